@@ -1,9 +1,11 @@
 "List the public names of the package, one a line; run as a script, write them to tests/public_names.txt."
 import importlib
 import pkgutil
+import sys
 from pathlib import Path
 
-FILE = Path(__file__).parents[1]/'tests'/'public_names.txt'
+ROOT = Path(__file__).parents[1]
+FILE = ROOT/'tests'/'public_names.txt'
 
 
 def public_names(package='sandwich_repro'):
@@ -14,5 +16,6 @@ def public_names(package='sandwich_repro'):
 
 
 if __name__=='__main__':
+    sys.path.insert(0, str(ROOT))
     FILE.write_text('\n'.join(public_names())+'\n', encoding='utf-8')
     print(f'wrote {FILE.name}')

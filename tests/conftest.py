@@ -1,0 +1,18 @@
+"What all tests share: one thread a process, no network, no window, and a closing report of sizes."
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+for _name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS'): os.environ.setdefault(_name, '1')
+os.environ.update(HF_HUB_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false', PYTHONDONTWRITEBYTECODE='1')
+os.environ['PYTHONPATH'] = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, os.environ.get('PYTHONPATH', '').split(os.pathsep))]))
+if str(ROOT) not in sys.path: sys.path.insert(0, str(ROOT))
+
+
+def pytest_terminal_summary(terminalreporter):
+    "Print what `record_property('report', line)` collected: things worth knowing that fail nothing."
+    lines = [v for reports in terminalreporter.stats.values() for r in reports for k, v in getattr(r, 'user_properties', ()) if k=='report']
+    if lines:
+        terminalreporter.section('reported, not failed')
+        for line in dict.fromkeys(lines): terminalreporter.write_line(line)
