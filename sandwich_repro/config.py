@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'unknown_name', 'require', 'require_fields', 'ModelConfig', 'TrainConfig', 'EvalConfig', 'map_options',
-           'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_key', 'Scale', 'set_seed',
-           'project_root']
+           'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'Scale',
+           'set_seed', 'project_root']
 
 # %% ../nbs/00_config.ipynb #0da4b05f
 import difflib
@@ -182,7 +182,7 @@ class RunSpec:
         "The model's part of the specification"
         return ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig) if hasattr(self, f.name)})
 
-# %% ../nbs/00_config.ipynb #45016abf
+# %% ../nbs/00_config.ipynb #655834ae
 def spec_to_dict(
     spec:RunSpec, # a run
 )->dict: # plain values, as they stand in a result file
@@ -212,12 +212,17 @@ def run_key(
     readable = [Path(spec.corpus).stem, re.sub(r'[^\w.-]+', '_', name, flags=re.A), f's{spec.seed}']
     return '-'.join([*readable, _digest({k: v for k, v in spec_to_dict(spec).items() if k!='label'})])
 
+def train_values(
+    spec:RunSpec, # a run
+)->dict: # plain values
+    "The part of a run that its weights depend on"
+    return {k: v for k, v in spec_to_dict(spec).items() if k not in ('label', 'eval', 'scale')}
+
 def train_key(
     spec:RunSpec, # a run
 )->str: # e.g. "code-alibi_shift_6-s0-5e6f7a8b"
     "The name of a run's checkpoint folder: like `run_key`, whatever is measured afterwards"
-    values = {k: v for k, v in spec_to_dict(spec).items() if k not in ('label', 'eval', 'scale')}
-    return run_key(spec).rsplit('-', 1)[0]+'-'+_digest(values)
+    return run_key(spec).rsplit('-', 1)[0]+'-'+_digest(train_values(spec))
 
 # %% ../nbs/00_config.ipynb #d61e53ba
 @dataclass(frozen=True)
