@@ -7,7 +7,7 @@ __all__ = ['SCALES', 'unknown_name', 'require', 'require_fields', 'ModelConfig',
            'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'Scale',
            'set_seed', 'project_root']
 
-# %% ../nbs/00_config.ipynb #0da4b05f
+# %% ../nbs/00_config.ipynb #9bde24b4
 import difflib
 import hashlib
 import json
@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+import sandwich_repro
 
 # %% ../nbs/00_config.ipynb #4bcc7c0d
 def unknown_name(
@@ -266,7 +268,7 @@ SCALES = {s.name: s for s in [
     Scale('paper', 12, 12, 768, 512, TrainConfig(50_000, 32, 6e-4), tokenizer='gpt-neox', vocab_size=50_277, processes=1,
           corpora=('pile-arxiv', 'pile-github', 'pile-openwebtext2'), seeds=(0, 1, 2, 3, 4))]}
 
-# %% ../nbs/00_config.ipynb #bd07aca4
+# %% ../nbs/00_config.ipynb #28588e93
 def set_seed(
     seed:int, # any whole number of at least 0
 )->None:
@@ -275,6 +277,6 @@ def set_seed(
 
 def project_root()->Path: # the folder with settings.ini
     "The checkout this package runs from; an error where it was installed without one"
-    root = Path(__file__).resolve().parent.parent
+    root = Path(sandwich_repro.__file__).resolve().parent.parent
     require((root/'settings.ini').exists(), f"{root} is not a checkout of sandwich_repro: this needs a clone of the repository")
     return root
