@@ -1,0 +1,56 @@
+"How the reference of a symbol looks on a page: its signature with shapes and units, then the methods of a class, each with its own anchor."
+import importlib
+import inspect
+import re
+
+from fastcore.docments import DocmentText
+from nbdev import showdoc
+from nbdev.doclinks import NbdevLookup
+
+_MODULES = re.compile(r'\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*)')  # jaxtyping.Float -> Float, matplotlib.axes._axes.Axes -> Axes
+
+
+def own_methods(klass):
+    "Documented public methods that a class defines itself, in source order."
+    return [m for name, m in vars(klass).items() if inspect.isfunction(m) and not name.startswith('_') and m.__doc__]
+
+
+def signature(o, name):
+    "The definition with its docments, as Python, without the modules of its types; a class without own constructor has no parameters."
+    if inspect.isclass(o) and '__init__' not in vars(o): return f'class {name}'
+    text = _MODULES.sub('', str(DocmentText(o, docstring=False)))
+    text = re.sub(r'^(async def|def) [\w.]+', lambda m: f"{'class' if inspect.isclass(o) else m[1]} {name}", text, count=1)
+    return re.sub(r'\)(->None)?:$', ')', text) if inspect.isclass(o) else text.removesuffix(':')
+
+
+def entry(o, name, level):
+    "Markdown of one symbol: link to its source, heading, summary, signature."
+    source = NbdevLookup().code(name)
+    link = f'[source]({source}){{.source-link}}\n\n' if source and not source.endswith('None') else ''
+    doc = inspect.getdoc(o) or ''
+    return f"{'#'*level} {name} {{#{name.lower()} .reference}}\n\n{link}{doc}\n\n```python\n{signature(o, name)}\n```"
+
+
+def packaged(o, name):
+    "The package's own object instead of the copy that a page executed: only it still has the comments of its fields."
+    found = NbdevLookup()[name]
+    if not isinstance(found, tuple): return o
+    return getattr(importlib.import_module(found[1].removesuffix('.py').replace('/', '.')), name, o)
+
+
+class Renderer(showdoc.BasicMarkdownRenderer):
+    "The renderer behind `show_doc` while the site is built."
+    def __init__(self, sym, name=None, title_level=3, **options):
+        super().__init__(sym, name=name, title_level=title_level, **options)
+        if '.' not in self.nm: self.sym = packaged(self.sym, self.nm)
+
+    def _repr_markdown_(self):
+        parts = [entry(self.sym, self.nm, self.title_level)]
+        if inspect.isclass(self.sym):
+            parts += [entry(m, f'{self.nm}.{m.__name__}', self.title_level+1) for m in own_methods(self.sym)]
+        return '\n\n'.join(parts)
+
+
+def install():
+    "Use `Renderer` for every `show_doc` of this process."
+    showdoc.BasicMarkdownRenderer = Renderer
