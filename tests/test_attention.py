@@ -1,0 +1,236 @@
+"Attention engines: what the pages leave out because it is long, slow or about the process."
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sandwich_repro.absolute import Rotary
+from sandwich_repro.attention import _warned, available_backends, biased_attention, toeplitz_mask
+from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
+
+BACKENDS = [name for name in available_backends() if name!="auto"]
+ROOMY = [name for name in BACKENDS if name not in ("reference", "materialized")]
+HEADS, D_HEAD = 4, 16
+
+
+def per_head(x, distance): return x[(...,) + (None,)*distance.dim()]
+def linear(distance): return -per_head(torch.tensor([.5, .25, .03, 2**-8]), distance) * distance.abs()
+ANGLES = torch.arange(2048).double()[:, None] / 10000**(torch.arange(64).double() / 64)
+COSINES = ANGLES.cos().sum(1) - 64
+def sandwich_like(distance): return (per_head(1 / torch.tensor([2., 4., 6., 8.]).double(), distance) * COSINES[distance.abs()]).float()
+def windowed(distance): return torch.zeros(HEADS, *distance.shape).masked_fill(distance.abs() >= 50, -math.inf)
+
+
+class Table(PositionalEncoding):
+    "A learned number per head and distance, the last one for all that is farther"
+    def __init__(self, size=32):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(HEADS, size, generator=torch.Generator().manual_seed(1)))
+    def bias(self, distance): return self.table[:, distance.abs().clamp(max=self.table.shape[1] - 1)]
+
+
+ENCODINGS = {"none": lambda: None, "linear": lambda: FixedBias(linear), "sandwich-like": lambda: FixedBias(sandwich_like),
+             "window": lambda: FixedBias(windowed), "rotary": lambda: Rotary(D_HEAD), "table": Table}
+
+
+def tensors(q_len, k_len=None, batch=2, heads=HEADS, dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, heads, n, D_HEAD, generator=g).to(dtype) for n in (q_len, k_len or q_len, k_len or q_len)]
+
+
+def by_hand(q, k, v, encoding, causal=True, window=None, real=None):
+    "Query by query, key by key, in float64: shares no code with the engines"
+    q, k, v = q.double(), k.double(), v.double()
+    at = torch.arange(k.shape[2])
+    if encoding is not None: q, k = encoding.rotate(q, k, at[-q.shape[2]:], at)
+    out = torch.zeros_like(q)
+    for b in range(q.shape[0]):
+        for m in range(q.shape[2]):
+            i = k.shape[2] - q.shape[2] + m
+            seen = [j for j in range(k.shape[2]) if (j <= i or not causal) and (window is None or abs(i - j) < window)
+                    and (real is None or real[b, j])]
+            if not seen: continue
+            distance = torch.tensor([i - j if real is None else int(real[b, j:i].sum()) for j in seen])
+            bias = None if encoding is None else encoding.bias(distance)
+            logits = torch.einsum("hd,hkd->hk", q[b, :, m], k[b][:, seen]) / math.sqrt(q.shape[3])
+            weights = (logits if bias is None else logits + bias.double()).softmax(-1)
+            out[b, :, m] = torch.einsum("hk,hkd->hd", weights, v[b][:, seen])
+    return out
+
+
+class Watch(TorchDispatchMode):
+    "Bytes of the largest tensor that any operation makes"
+    nbytes = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(t, torch.Tensor): self.nbytes = max(self.nbytes, t.untyped_storage().nbytes())
+        return out
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_engine_equals_the_loop(encoding, backend):
+    encoding = ENCODINGS[encoding]()
+    left = torch.arange(23) >= torch.tensor([[9], [0]])
+    for q_len, options in [(23, {}), (1, {}), (7, {}), (23, dict(window=5)), (7, dict(window=5)), (23, dict(causal=False))]:
+        q, k, v = tensors(q_len, 23, dtype=torch.float64)
+        assert_close(biased_attention(q, k, v, encoding, backend=backend, **options), by_hand(q, k, v, encoding, **options))
+    for real in (left, left.flip(1), left & (torch.arange(23) % 3 > 0)):
+        if isinstance(encoding, Rotary) and not real[:, 1:22].all(): continue   # the loop rotates by index
+        q, k, v = tensors(23, dtype=torch.float64)
+        got = biased_attention(q, k, v, encoding, key_padding_mask=real, backend=backend)
+        rows = real[:, None, :, None]
+        assert_close(got * rows, by_hand(q, k, v, encoding, real=real) * rows)
+
+
+@pytest.mark.parametrize("length", [1, 2, 137, 1025])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_engine_type_and_length_against_float64(length, encoding, dtype):
+    encoding = ENCODINGS[encoding]()
+    q, k, v = tensors(length, batch=1, dtype=dtype)
+    exact = biased_attention(q.double(), k.double(), v.double(), encoding, backend="reference")
+    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True).double()
+    plain_exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    usual = (plain - plain_exact).abs().max()
+    for backend in BACKENDS:
+        with torch.no_grad(): got = biased_attention(q, k, v, encoding, backend=backend)
+        assert got.dtype==dtype
+        error = (got.double() - exact).abs().max()
+        assert error <= 1e-5 if dtype==torch.float32 else error <= 2*usual + 1e-7, (backend, error, usual)
+
+
+@pytest.mark.parametrize("backend", ROOMY)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_matrix_of_all_pairs_is_made(backend, encoding, dtype):
+    length = 1024
+    inputs = [t.requires_grad_() for t in tensors(length, batch=1, dtype=dtype)]
+    encoding = ENCODINGS[encoding]()
+    if encoding is not None and any(True for _ in encoding.parameters()): encoding.requires_grad_(False)
+    with Watch() as watch: biased_attention(*inputs, encoding, backend=backend).sum().backward()
+    assert watch.nbytes < HEADS * length * length / 4
+
+
+def test_the_watch_sees_a_matrix_of_all_pairs():
+    with Watch() as watch: biased_attention(*tensors(1024, batch=1), FixedBias(linear), backend="materialized")
+    assert watch.nbytes >= 4 * HEADS * 1024 * 1024
+
+
+def test_memory_of_the_mask_does_not_grow_with_the_batch():
+    def mask_bytes(batch, real=None):
+        q, k, v = tensors(512, batch=batch)
+        with Watch() as watch: biased_attention(q, k, v, FixedBias(linear), key_padding_mask=real)
+        return watch.nbytes / batch
+    real = torch.arange(512) >= torch.tensor([[3]]*16)
+    size = 4 * HEADS * 512 * D_HEAD                      # queries of one row
+    assert mask_bytes(16)==mask_bytes(4)==size
+    assert mask_bytes(16, real) * 16 <= 4 * HEADS * 256 * 512 + 16 * size
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_learned_biases_get_their_gradient(backend):
+    def gradient(backend, **options):
+        table, (q, k, v) = Table(), tensors(8)
+        out = biased_attention(q, k, v, table, backend=backend, **options)     # only the table needs a gradient
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        return table.table.grad
+    assert_close(gradient(backend), gradient("reference"), atol=1e-5, rtol=0)
+    assert not gradient(backend)[:, 8:].any() and gradient(backend)[:, :8].abs().sum(1).min() > 0
+    assert_close(gradient(backend, window=3), gradient("reference", window=3), atol=1e-5, rtol=0)
+    assert_close(gradient(backend, causal=False), gradient("reference", causal=False), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_without_keys_are_zero_with_finite_gradients(backend):
+    real = torch.zeros(3, 40, dtype=torch.bool)
+    real[1, 30:], real[2, ::3] = True, True
+    inputs, table = [t.requires_grad_() for t in tensors(40, batch=3)], Table()
+    out = biased_attention(*inputs, table, key_padding_mask=real, backend=backend)
+    out.square().sum().backward()
+    assert not out[0].any() and not out[1, :, :30].any() and out[1, :, 30:].abs().sum() > 0
+    assert all(t.grad.isfinite().all() for t in (*inputs, table.table)) and not inputs[1].grad[0].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_and_mixed_types_convert(backend, dtype):
+    q, k, v = tensors(70)
+    exact = biased_attention(q, k, v, FixedBias(sandwich_like), backend="reference")
+    with torch.autocast("cpu", dtype=dtype):
+        inside = biased_attention(q, k, v, FixedBias(sandwich_like), backend=backend)
+    mixed = biased_attention(q.to(dtype), k, v.double(), FixedBias(sandwich_like), backend=backend)
+    for got in (inside, mixed):
+        assert got.dtype==dtype
+        assert_close(got.float(), exact, atol=.03, rtol=.03)
+
+
+def test_narrow_masks_would_have_failed():
+    "The bias of the page rounds by up to 1/4 near the diagonal in bfloat16: an engine that narrows it is caught above"
+    profile = sandwich_like(torch.arange(137))
+    assert (profile - profile.bfloat16().float()).abs().max() > .05
+
+
+def test_windows_cut_in_training_mode_too():
+    inputs = [t.requires_grad_() for t in tensors(300)]
+    for backend in ("sdpa", "auto"):
+        got = biased_attention(*inputs, None, window=20, backend=backend)
+        assert_close(got, biased_attention(*inputs, None, window=20, backend="reference"), atol=1e-5, rtol=1e-5)
+    both = biased_attention(*inputs, FixedBias(windowed), window=20)
+    assert_close(both, got, atol=1e-6, rtol=1e-5)                    # 20 intersects with 50
+    grad = torch.autograd.grad(got[:, :, -1].sum(), inputs[2])[0].abs().sum((0, 1, 3))
+    assert not grad[:280].any() and (grad[280:] > 0).all()
+
+
+def test_flex_on_a_cpu_falls_back_with_one_warning():
+    _warned.clear()
+    inputs = [t.requires_grad_() for t in tensors(20)]
+    with pytest.warns(UserWarning, match="no backward pass on the CPU"):
+        out = biased_attention(*inputs, FixedBias(linear), backend="flex")
+    out.sum().backward()
+    assert_close(out, biased_attention(*inputs, FixedBias(linear), backend="sdpa"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        biased_attention(*inputs, FixedBias(linear), backend="flex")
+        biased_attention(*inputs, FixedBias(linear))
+    assert "flex" not in available_backends("cpu") and "no backward" in available_backends("cpu")["auto"]
+
+
+def test_toeplitz_mask_is_a_view():
+    profile = linear(torch.arange(8192))
+    mask = toeplitz_mask(profile)
+    assert mask.shape==(HEADS, 8192, 8192) and mask.untyped_storage().nbytes()==4 * HEADS * (2*8192 - 1)
+    small = toeplitz_mask(profile[:, :9], 4).flip(1)
+    distance = relative_distance(4, 9)
+    assert_close(small, linear(distance).masked_fill(distance < 0, -math.inf))
+
+
+def test_row_form_and_matrix_form_agree_only_under_a_causal_mask():
+    "Adding slope·key index instead of −slope·distance is the same softmax, because a row may be shifted"
+    q, k, v = tensors(30)
+    class ByIndex(PositionalEncoding):
+        def bias(self, distance): return linear(distance)
+    logits = q @ k.transpose(2, 3) / 4 - linear(torch.arange(30))[None, :, None, :]
+    row_form = logits.masked_fill(relative_distance(30) < 0, -math.inf).softmax(-1) @ v
+    assert_close(biased_attention(q, k, v, ByIndex()), row_form, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_shapes(seed):
+    g = torch.Generator().manual_seed(seed)
+    pick = lambda low, high: int(torch.randint(low, high, (), generator=g))  # noqa: E731
+    for _ in range(6):
+        k_len = pick(1, 700)
+        q_len = pick(1, k_len + 1)
+        options = dict(causal=bool(pick(0, 2)), window=pick(1, 400) if pick(0, 2) else None)
+        real = torch.arange(k_len) >= torch.tensor([[pick(0, k_len)], [0]])
+        if pick(0, 2): options["key_padding_mask"] = real if pick(0, 2) else real.flip(1)
+        q, k, v = tensors(q_len, k_len, seed=seed)
+        got, exact = (biased_attention(q, k, v, FixedBias(sandwich_like), backend=b, **options) for b in ("auto", "reference"))
+        assert_close(got, exact, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,168 @@
+"The model: promises that need every encoding, autocast, or a process's worth of memory."
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from sandwich_repro.attention import biased_attention
+from sandwich_repro.config import ModelConfig
+from sandwich_repro.encodings import ENCODINGS
+from sandwich_repro.model import Block, CausalSelfAttention, KVCache, TransformerLM
+from sandwich_repro.position import FixedBias
+
+TOY = ModelConfig(vocab_size=40, n_layers=2, n_heads=4, d_model=32, train_len=16)
+OPTIONS = {"window": {"window": 9}}
+every = pytest.mark.parametrize("name", ENCODINGS)
+
+
+def built(name, seed=0, **more):
+    torch.manual_seed(seed)
+    model = TransformerLM(replace(TOY, encoding=name, encoding_options=OPTIONS.get(name, {}), **more))
+    for p in model.encodings.parameters(): torch.nn.init.uniform_(p, .2, 1.5)    # learned biases that matter
+    return model
+
+
+def tokens(*shape, seed=0):
+    return torch.randint(40, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@every
+def test_a_mask_of_ones_is_no_mask(name):
+    model, text = built(name), tokens(2, 30)
+    assert torch.equal(model(text), model(text, attention_mask=torch.ones(2, 30)))
+    packed = model(F.pad(text, (1, 0)), attention_mask=F.pad(torch.ones(2, 30), (1, 0)))[:, 1:]
+    assert_close(packed, model(text), atol=1e-5, rtol=1e-5)
+
+
+@every
+def test_decoding_uses_the_bias_at_every_step(name):
+    "Ten steps of one token equal the whole; when an encoding has a bias, taking it away changes a cached step"
+    model, text = built(name), tokens(2, 30)
+    with torch.no_grad():
+        whole, cache = model(text), model.new_cache()
+        steps = [model(text[:, :20], cache=cache), *(model(text[:, i:i + 1], cache=cache) for i in range(20, 30))]
+        assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-5)
+        assert len(cache)==30
+        if model.encodings[0].bias(torch.arange(4)) is None: return
+        cache = model.new_cache()
+        model(text[:, :29], cache=cache)
+        model.encodings[0].bias = lambda distance: torch.zeros(4, *distance.shape)
+        assert not torch.allclose(model(text[:, 29:], cache=cache)[:, 0], whole[:, 29], atol=1e-4)
+
+
+@every
+def test_autocast_runs_and_is_close(name):
+    model, text = built(name), tokens(2, 50)
+    whole = model(text)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            loss = F.cross_entropy(model(text).flatten(0, 1), text.flatten())
+            logits, cache = model(text), model.new_cache()
+            with torch.no_grad(): steps = torch.cat([model(text[:, :40], cache=cache), model(text[:, 40:], cache=cache)], 1)
+        loss.backward()
+        assert_close(logits.float(), whole, atol=.05, rtol=.05)
+        assert_close(steps.float(), whole, atol=.05, rtol=.05)
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        model.zero_grad()
+
+
+@every
+def test_bfloat16_model_keeps_its_encoding(name):
+    model, text = built(name), tokens(2, 50)
+    whole = model(text)
+    model.bfloat16()
+    kept = [*model.encodings.parameters(), *model.encodings.buffers()]
+    assert all(t.dtype!=torch.bfloat16 for t in kept) and model.head.weight.dtype==torch.bfloat16
+    assert_close(model(text).float(), whole, atol=.1, rtol=.1)
+
+
+@every
+def test_lengths_may_grow_and_shrink(name):
+    model, text = built(name), tokens(1, 200)
+    short = model(text[:, :7])
+    long = model(text)
+    assert_close(long[:, :7], short, atol=1e-5, rtol=1e-5)
+    assert torch.equal(model(text[:, :7]), short)
+
+
+@every
+def test_gradients_equal_those_of_the_reference(name):
+    def gradients(backend):
+        model = built(name)
+        model.backend = backend
+        F.cross_entropy(model(tokens(2, 40)).flatten(0, 1), tokens(2, 40, seed=1).flatten()).backward()
+        return {n: p.grad for n, p in model.named_parameters()}
+    exact = gradients("reference")
+    for backend in ("auto", "materialized"):
+        got = gradients(backend)
+        for n, g in exact.items(): assert_close(got[n], g, atol=1e-5, rtol=1e-4)
+
+
+@every
+def test_gradients_through_embeddings_reach_only_what_is_seen(name):
+    model = built(name)
+    given = model.get_input_embeddings()(tokens(3, 24)).detach().requires_grad_()
+    model.requires_grad_(False)
+    model(embeddings=given, last_only=True)[0].sum().backward()
+    assert given.grad[0].norm(dim=-1)[-1] > 0 and not given.grad[1:].any()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_padding_is_never_seen_even_if_it_is_not_a_number():
+    model, text = built("sandwich"), tokens(2, 20)
+    mask = torch.arange(26) >= 6
+    given = F.pad(model.get_input_embeddings()(text), (0, 0, 6, 0), value=torch.nan)
+    for fill in (torch.nan, 1e30):
+        given[:, :6] = fill
+        assert_close(model(embeddings=given, attention_mask=mask.expand(2, 26))[:, 6:], model(text), atol=1e-5, rtol=1e-5)
+
+
+def test_last_only_with_right_padding_on_a_cache():
+    model, text = built("alibi"), tokens(2, 20)
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(text[:, :10], cache=cache)
+        mask = torch.tensor([[1]*10, [1]*4 + [0]*6])
+        got = model(text[:, 10:], cache=cache, attention_mask=mask, last_only=True)
+        assert_close(got[0], model(text)[0, -1], atol=1e-5, rtol=1e-5)
+        assert_close(got[1], model(text)[1, 13], atol=1e-5, rtol=1e-5)
+
+
+def test_last_only_makes_one_row_of_logits_and_one_query():
+    sizes = []
+    model = built("alibi")
+    model.head.register_forward_hook(lambda m, args, out: sizes.append(tuple(args[0].shape)))
+    model.blocks[-1].mlp.register_forward_hook(lambda m, args, out: sizes.append(tuple(args[0].shape)))
+    model(tokens(2, 30), last_only=True)
+    assert sizes==[(2, 1, 32), (2, 32)]
+
+
+def test_blocks_work_by_themselves():
+    x = torch.randn(2, 9, 32)
+    encoding = FixedBias(lambda d: -d[None].expand(4, *d.shape))
+    attention = CausalSelfAttention(TOY)
+    q, k, v = attention.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+    assert_close(attention(x, encoding), attention.out(biased_attention(q, k, v, encoding).transpose(1, 2).flatten(2)))
+    assert Block(TOY)(x, encoding).shape==x.shape
+
+
+def test_the_state_is_plain_and_loads_back():
+    model = built("kerple_log")
+    again = built("kerple_log", seed=5)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(tokens(2, 12)), model(tokens(2, 12)))
+    assert all(isinstance(v, torch.Tensor) for v in model.state_dict().values())
+
+
+def test_a_cache_copies_linearly():
+    "4,096 tokens one by one: 12 doublings, not 4,096 copies"
+    cache, kv = KVCache(), torch.zeros(2, 1, 1, 1, 2)
+    addresses = set()
+    with torch.no_grad():
+        for n in range(1, 4097):
+            assert cache.extend(0, kv).shape[3]==n
+            cache.length = n
+            addresses.add((cache.layers[0].data_ptr(), cache.layers[0].shape[3]))
+    assert len(addresses) <= 14
