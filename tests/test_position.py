@@ -1,0 +1,101 @@
+"What the pages of the fixed encodings do not show: other default types, autocast, step-by-step decoding, copies inside a model."
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from sandwich_repro.absolute import NoPE, Rotary, Sinusoidal, sinusoidal_embedding
+from sandwich_repro.alibi import alibi_bias, alibi_slopes
+from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
+from sandwich_repro.window import window_bias
+
+
+@pytest.fixture
+def bfloat16_default():
+    "The default type a trainer sets while it builds a model in true bfloat16"
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def encodings():
+    return [NoPE(), Sinusoidal(8), Rotary(8), Rotary(8, interleaved=True, rotary_dim=4),
+            FixedBias(alibi_bias, slopes=alibi_slopes(2)), FixedBias(window_bias, window=3, n_heads=2)]
+
+
+def outputs(encoding, positions, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 2, len(positions), 8, generator=g, dtype=torch.float32).to(dtype)
+    bias = encoding.bias(positions)
+    return [encoding.embed(q[0], positions), *encoding.rotate(q, k, positions, positions), *([] if bias is None else [bias])]
+
+
+@pytest.mark.parametrize('i', range(6))
+def test_built_under_a_bfloat16_default_gives_the_same_float32(i, bfloat16_default):
+    encoding, positions = encodings()[i], torch.arange(300, 320)
+    got = outputs(encoding, positions)
+    torch.set_default_dtype(torch.float32)
+    assert_close(got, outputs(encodings()[i], positions), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize('i', range(6))
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_narrowing_the_model_changes_no_output(i, dtype):
+    model = nn.ModuleDict({'encoding': encodings()[i], 'layer': nn.Linear(2, 2)})
+    narrow, positions = copy.deepcopy(model).to(dtype), torch.arange(300, 320)
+    assert narrow['layer'].weight.dtype == dtype
+    for low, high in zip(outputs(narrow['encoding'], positions, dtype), outputs(model['encoding'], positions, dtype)):
+        assert_close(low, high, atol=0, rtol=0)
+    narrow.load_state_dict(model.state_dict())
+    assert not any(name.startswith('encoding') for name in model.state_dict())
+
+
+@pytest.mark.parametrize('i', range(6))
+def test_autocast_leaves_positions_alone(i):
+    encoding, positions = encodings()[i], torch.arange(2000, 2010)
+    with torch.autocast('cpu', torch.bfloat16):
+        inside = outputs(encoding, positions)
+    assert_close(inside, outputs(encodings()[i], positions), atol=0, rtol=0)
+
+
+def test_decoding_token_by_token_rebuilds_a_table_rarely(monkeypatch):
+    calls = []
+    monkeypatch.setattr('sandwich_repro.absolute.sinusoidal_embedding', lambda *a: calls.append(1) or sinusoidal_embedding(*a))
+    rotary, k = Rotary(8), torch.ones(1, 1, 1, 8)
+    for step in range(1000):
+        rotary.rotate(k, k, torch.tensor([step]), torch.tensor([step]))
+    assert 1 <= len(calls) <= 11
+
+
+def test_integer_positions_of_any_width_and_layout():
+    positions = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 3]])
+    x = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0))
+    expected = Rotary(8).rotate(x, x, positions, positions)
+    assert_close(Rotary(8).rotate(x, x, positions.int(), positions.int()), expected)
+    assert_close(Rotary(8).rotate(x.transpose(1, 2).contiguous().transpose(1, 2), x, positions, positions), expected)
+    moved = Rotary(8).rotate(x, x, positions - 5, positions - 5)       # before position 0 as well
+    assert_close(moved[0] @ moved[1].mT, expected[0] @ expected[1].mT)
+
+
+@pytest.mark.parametrize('i', [4, 5])
+def test_bias_is_one_function_of_distance_in_every_layout(i):
+    encoding, full = encodings()[i], relative_distance(12)
+    assert_close(encoding.bias(full.flatten()).view(2, 12, 12), encoding.bias(full), atol=0, rtol=0)
+    for q_len in (1, 5, 12):
+        assert_close(encoding.bias(relative_distance(q_len, 12)), encoding.bias(full)[:, 12 - q_len:], atol=0, rtol=0)
+    assert encoding.bias(torch.empty(0, 3, dtype=torch.int64)).shape == (2, 0, 3)
+
+
+def test_a_subclass_keeps_its_own_buffers_wide_on_every_route():
+    class Own(PositionalEncoding):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+            self.register_buffer('count', torch.arange(3))
+
+    for route in (lambda m: m.half(), lambda m: m.bfloat16(), lambda m: m.type(torch.float16), lambda m: m.to('cpu', torch.bfloat16)):
+        model = route(nn.Sequential(Own(), nn.Linear(2, 2)))
+        assert model[0].inner.weight.dtype == torch.float32 and model[1].weight.dtype.itemsize == 2
+    assert model[0].count.dtype == torch.int64
