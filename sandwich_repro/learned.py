@@ -111,7 +111,7 @@ def _one_way_buckets(n_buckets:int, max_distance:int, bidirectional:bool) -> int
             f"the first {one_way//2} hold one distance each")
     return one_way
 
-# %% ../nbs/08_learned.ipynb #7542e04d
+# %% ../nbs/08_learned.ipynb #82163df1
 class T5Bias(PositionalEncoding):
     "A learned number per bucket of distance and head (Raffel et al. 2020)"
     def __init__(self,
@@ -124,6 +124,7 @@ class T5Bias(PositionalEncoding):
     ):
         super().__init__()
         _whole("n_heads", n_heads), _positive("scale", scale), _one_way_buckets(n_buckets, max_distance, bidirectional)
+        require(not isinstance(scale, bool), f"scale={scale} must be a number: √d_head for the reference code's")
         self.buckets = dict(n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional)
         self.scale, self.shared = scale, shared
         self.table = nn.Parameter(.02*torch.randn(n_buckets, n_heads))

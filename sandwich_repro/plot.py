@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-# %% ../nbs/01_plot.ipynb #bd67ba36
+# %% ../nbs/01_plot.ipynb #7f3b199e
 _STYLE = {
     "figure.figsize": (5.6, 3.2), "figure.dpi": 96, "figure.constrained_layout.use": True, "font.size": 9, "axes.titlesize": 9,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": False, "legend.frameon": False, "legend.fontsize": 8,
@@ -39,13 +39,18 @@ def save_figure(
     with mpl.rc_context(_STYLE): figure.savefig(path, format=kind, dpi=192, metadata=metadata)
 
 def panels(
-    n:int, # number of panels side by side
+    n:int, # number of panels
+    columns:int|None=None, # panels per row; all in one row by default
     width:float=2.9, # inches per panel
-    height:float=2.6, # inches
+    height:float=2.6, # inches per row
     **options, # handed to matplotlib's `subplots`: sharey, …
-) -> np.ndarray: # array of axes, to hand out as `ax=`
-    "A row of empty panels"
-    return plt.subplots(1, n, figsize=(width*n, height), squeeze=False, **options)[1][0]
+) -> np.ndarray: # array of n axes, row by row, to hand out as `ax=`
+    "Empty panels in rows"
+    columns = columns or n
+    rows = -(-n//columns)
+    axes = plt.subplots(rows, columns, figsize=(width*columns, height*rows), squeeze=False, **options)[1].ravel()
+    for ax in axes[n:]: ax.remove()
+    return axes[:n]
 
 # %% ../nbs/01_plot.ipynb #0c1dba0b
 ENCODING_COLORS = {
@@ -64,7 +69,7 @@ def _array(x) -> np.ndarray:
     "Tensor of any dtype and device, list or array as a float64 array"
     return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, dtype=np.float64)
 
-# %% ../nbs/01_plot.ipynb #b1352d15
+# %% ../nbs/01_plot.ipynb #e62250a1
 def plot_bias(
     bias:Float[Tensor, "heads q k"], # bias to draw, tensor or array; `(q, k)` for one head
     ax:Axes|None=None, # axes for a single head, or a sequence of axes, one per head; None makes one panel per head
@@ -83,7 +88,7 @@ def plot_bias(
     for i, (a, m) in enumerate(zip(axes, b)):
         m = np.ma.masked_array(np.where(np.isneginf(m), low-1, m), future)
         image = a.imshow(m, cmap=cmap, vmin=low, vmax=high, aspect="auto")
-        a.set(xlabel="key position", ylabel="" if i else "query position", title=titles[i] if titles else f"head {i+1}")
+        a.set(xlabel="key position", ylabel="query position" if a.get_subplotspec().is_first_col() else "", title=titles[i] if titles else f"head {i+1}")
     axes[-1].get_figure().colorbar(image, ax=list(axes), label=label, shrink=.85)
     return axes if len(axes)>1 else axes[0]
 
