@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .config import _positive, _whole, require
 
-# %% ../nbs/07_sandwich.ipynb #178628bc
+# %% ../nbs/07_sandwich.ipynb #70323745
 def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"]:
     "Angle per token of every cosine, in radians, float64"
     even = isinstance(d_bar, int) and d_bar>0 and d_bar%2==0
@@ -22,11 +22,11 @@ def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"
     _positive("base", base)
     return base**(-torch.arange(0, d_bar, 2, dtype=torch.float64, device=device)/d_bar)
 
-def _table_of(fn, distance:Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+def _table_of(fn, distance:Int[Tensor, "..."]) -> Float[Tensor, "*heads ..."]:
     "`fn` of the absolute distances, evaluated once per value where a matrix repeats them"
     distance = distance.abs()
     if distance.ndim<2 or not distance.numel() or (span := int(distance.max())+1)>distance.numel(): return fn(distance)
-    return fn(torch.arange(span, device=distance.device))[distance]
+    return fn(torch.arange(span, device=distance.device))[..., distance]
 
 # %% ../nbs/07_sandwich.ipynb #75f72310
 def cosine_kernel(
@@ -51,7 +51,7 @@ def _per_head(curve:Float[Tensor, "..."], n_heads:int) -> Float[Tensor, "heads .
     ratios = compression_ratios(n_heads).to(curve).view(-1, *[1]*curve.ndim)
     return (curve/ratios).float()
 
-# %% ../nbs/07_sandwich.ipynb #69b8b20f
+# %% ../nbs/07_sandwich.ipynb #c982e54e
 def sandwich_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     n_heads:int, # number of attention heads
@@ -59,7 +59,7 @@ def sandwich_bias(
     base:float=10000., # ratio of the longest wavelength to the shortest
 )->Float[Tensor, "heads ..."]: # in nats, float32: added after the 1/√d_head scaling, before softmax; 0 at distance 0
     "Sum of cosines of the distance, flattened differently in each head (Eqs. 5, 6)"
-    return _per_head(cosine_kernel(distance, d_bar, base)-d_bar/2, n_heads)
+    return _table_of(lambda d: _per_head(cosine_kernel(d, d_bar, base)-d_bar/2, n_heads), distance)
 
 # %% ../nbs/07_sandwich.ipynb #bd6ca201
 def fit_log_curve(
@@ -74,7 +74,7 @@ def fit_log_curve(
     slope = float(((x-x.mean())*(y-y.mean())).sum()/(x-x.mean()).square().sum())
     return slope, float(y.mean())-slope*float(x.mean())
 
-# %% ../nbs/07_sandwich.ipynb #aeaa1bc8
+# %% ../nbs/07_sandwich.ipynb #59b34835
 @lru_cache
 def _fit_of_kernel(d_bar:int, n_fit:int, base:float) -> tuple[float, float]:
     "Slope and intercept of the log curve through the centred, uncompressed sum"
@@ -90,4 +90,4 @@ def smoothed_sandwich_bias(
 )->Float[Tensor, "heads ..."]: # in nats, float32; a constant per head away from 0 at distance 0
     "The logarithmic curve through each head's Sandwich bias (§6)"
     slope, intercept = _fit_of_kernel(d_bar, n_fit, base)
-    return _per_head(slope*distance.abs().double().log1p()+intercept, n_heads)
+    return _table_of(lambda d: _per_head(slope*d.double().log1p()+intercept, n_heads), distance)
