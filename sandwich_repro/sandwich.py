@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .config import _positive, _whole, require
 
-# %% ../nbs/07_sandwich.ipynb #70323745
+# %% ../nbs/07_sandwich.ipynb #ddb69fdd
 def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"]:
     "Angle per token of every cosine, in radians, float64"
     even = isinstance(d_bar, int) and d_bar>0 and d_bar%2==0
@@ -22,7 +22,7 @@ def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"
     _positive("base", base)
     return base**(-torch.arange(0, d_bar, 2, dtype=torch.float64, device=device)/d_bar)
 
-def _table_of(fn, distance:Int[Tensor, "..."]) -> Float[Tensor, "*heads ..."]:
+def _table_of(fn, distance:Int[Tensor, "..."]) -> Tensor:
     "`fn` of the absolute distances, evaluated once per value where a matrix repeats them"
     distance = distance.abs()
     if distance.ndim<2 or not distance.numel() or (span := int(distance.max())+1)>distance.numel(): return fn(distance)
