@@ -42,6 +42,7 @@ def with_smalldocs(out):
     with tempfile.TemporaryDirectory() as folder:
         src = Path(folder)/'site'
         pages, pictures = stage(proc, src)
+        shutil.rmtree(proc)
         site = smalldocs.site.build(src, quiet=True)
         for warning in site.warnings:
             if not warning.endswith(KNOWN): print(f'note: {warning}', file=sys.stderr)
@@ -49,8 +50,8 @@ def with_smalldocs(out):
             (site.out/name).parent.mkdir(parents=True, exist_ok=True)
             (site.out/name).write_bytes(raw)
         notebooks_beside(site.out, pages, cfg.nbs_path)
-        renamed = {Path(p.src).with_suffix('.html').as_posix(): p.out for p in pages}
-        finish(site.out, renamed, f'{cfg.doc_host}{cfg.doc_baseurl}')
+        repo = dict(nbs=cfg.nbs_path.name, **{k: cfg[k] for k in ('git_url', 'branch', 'user', 'repo')})
+        finish(site.out, {p.out: p.src for p in pages}, f'{cfg.doc_host}{cfg.doc_baseurl}', repo)
         shutil.rmtree(out, ignore_errors=True)
         shutil.move(site.out, out)
     return len(pages)

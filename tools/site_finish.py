@@ -31,10 +31,12 @@ def spaced(math):
 
 class Finisher:
     "All pages of a site, read once, rewritten, written once."
-    def __init__(self, site, renamed, base):
-        self.site, self.renamed, self.base = site, renamed, base.rstrip('/')
+    def __init__(self, site, sources, base, repo):
+        self.site, self.base, self.repo = site, base.rstrip('/'), repo
+        self.renamed = {re.sub(r'\.ipynb$', '.html', src): out for out, src in sources.items()}
+        self.sources = sources
         paths = sorted(f.relative_to(site).as_posix() for f in site.rglob('*.html'))
-        self.pages = {renamed.get(p, p): (site/p).read_text(encoding='utf-8') for p in paths}
+        self.pages = {self.renamed.get(p, p): (site/p).read_text(encoding='utf-8') for p in paths}
         for p in paths: (site/p).unlink()
         self.anchors = {p: set(map(html.unescape, ANCHOR.findall(t))) for p, t in self.pages.items()}
 
@@ -57,7 +59,17 @@ class Finisher:
         "One finished page."
         text = ELSEWHERE.sub('', text)
         text = LINK.sub(lambda m: m[1]+html.escape(self.link(name, m[2]))+m[3], text)
+        if name in self.sources: text = re.sub(r'(id="title-block-header".*?)</header>', lambda m: f'{m[1]}{self.openers(name)}</header>', text, count=1, flags=re.S)
         return accessible(text)
+
+    def openers(self, name):
+        "Where to get the notebook behind a page: its source, the file itself, a hosted service."
+        src = self.sources[name]
+        up = '../'*name.count('/')
+        links = {'View source': f'{self.repo["git_url"]}/blob/{self.repo["branch"]}/{self.repo["nbs"]}/{src}',
+                 'Open this notebook': f'{up}notebooks/{src}',
+                 'Run it in Colab': f'https://colab.research.google.com/github/{self.repo["user"]}/{self.repo["repo"]}/blob/{self.repo["branch"]}/{self.repo["nbs"]}/{src}'}
+        return '<p class="notebook-links">'+' · '.join(f'<a href="{html.escape(h)}">{t}</a>' for t, h in links.items())+'</p>'
 
     def write(self):
         "Rewrite and save every page, the search index, the site map and the style sheets."
@@ -89,9 +101,7 @@ def accessible(text):
     text = re.sub(r'<i class="bi([^"]*)" role="img"></i>', r'<i class="bi\1" aria-hidden="true"></i>', text)
     text = re.sub(r'(<a class="(?:sidebar-item-text|sidebar-item-toggle)[^"]*"[^>]*?) role="navigation"', r'\1 role="button" tabindex="0"', text)
     text = text.replace('class="quarto-color-scheme-toggle nav-link"', 'class="quarto-color-scheme-toggle nav-link" role="button" aria-label="Toggle dark mode"')
-    text = text.replace('class="code-copy-button"', 'class="code-copy-button" aria-label="Copy to clipboard"')
-    text = re.sub(r'<pre(?![^>]*tabindex)', '<pre tabindex="0"', text)
-    return re.sub(r'<div class="sd-table"', '<div class="sd-table" tabindex="0"', text)
+    return text.replace('class="code-copy-button"', 'class="code-copy-button" aria-label="Copy to clipboard"')
 
 
 def styles(site):
@@ -124,6 +134,6 @@ def cut_font(new, old, codes):
     subset.save_font(font, str(old), chosen)
 
 
-def finish(site, renamed, base):
-    "Finish the site in the folder `site`; `renamed` maps the pages that smalldocs wrote to their names."
-    Finisher(Path(site), renamed, base).write()
+def finish(site, sources, base, repo):
+    "Finish the site in the folder `site`; `sources` maps pages to their notebooks, `repo` says where those are hosted."
+    Finisher(Path(site), sources, base, repo).write()
