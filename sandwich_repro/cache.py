@@ -51,7 +51,7 @@ def _discard(path):
     except FileNotFoundError: return
     _remove(gone)
 
-# %% ../nbs/01a_cache.ipynb #52d755f2
+# %% ../nbs/01a_cache.ipynb #e73c8b37
 _DAY = 24*3600 # seconds
 
 def _sweep(path):
@@ -67,10 +67,10 @@ def cached(
     "The content of `path`, written first if it is missing or damaged"
     for last in (False, False, True):
         try: return read(path)
-        except FileNotFoundError: pass
         except (OSError, EOFError, KeyError, ValueError):
-            _discard(path)
-            if last: raise
+            if path.exists():
+                _discard(path)
+                if last: raise
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
         part = _aside(path)

