@@ -38,9 +38,19 @@ class Corpus:
     heldout_names:tuple=field(default=(), repr=False) # one per held-out text
     notes:tuple=() # what a reader of results should know, e.g. too few long documents
 
-# %% ../nbs/01d_documents.ipynb #d3640376
+# %% ../nbs/01d_documents.ipynb #0c4bb661
 _ENOUGH, _LONG = 8, 4096 # held-out documents longer than the longest default context, in bytes
 
+def _corpus(name, version, unique, held, train, notes):
+    "A corpus from documents by the hash of their content, and the hashes of each part"
+    size = {c: len(d.text.encode('utf-8', errors='replace')) for c, d in unique.items()} # bytes
+    long = sum(size[c]>_LONG for c in held)
+    if long<_ENOUGH: notes += (f"only {long} held-out documents are longer than {_LONG} bytes",)
+    lines = [f'{part} {unique[c].name} {c}' for part, cs in (('heldout', held), ('train', train)) for c in cs]
+    texts = lambda cs: [unique[c].text for c in cs]  # noqa: E731
+    return Corpus(name, version, _hash(*lines), sum(size.values())/1e6, texts(train), texts(held), tuple(unique[c].name for c in held), notes)
+
+# %% ../nbs/01d_documents.ipynb #3543c743
 def split_documents(
     name:str, # what to call the corpus
     version:str, # what the text depends on
@@ -59,14 +69,9 @@ def split_documents(
     require(free, f"corpus {name} has no document that may be held out")
     held = free[:min(max(round(share*len(free)), 1), len(ranked)-1)]
     train = [c for c in ranked if c not in set(held)]
-    size = {c: len(d.text.encode('utf-8', errors='replace')) for c, d in unique.items()} # bytes
-    long = sum(size[c]>_LONG for c in held)
-    if long<_ENOUGH: notes += (f"only {long} held-out documents are longer than {_LONG} bytes",)
-    lines = [f'{part} {unique[c].name} {c}' for part, cs in (('heldout', held), ('train', train)) for c in cs]
-    texts = lambda cs: [unique[c].text for c in cs]  # noqa: E731
-    return Corpus(name, version, _hash(*lines), sum(size.values())/1e6, texts(train), texts(held), tuple(unique[c].name for c in held), notes)
+    return _corpus(name, version, unique, held, train, notes)
 
-# %% ../nbs/01d_documents.ipynb #ede9c547
+# %% ../nbs/01d_documents.ipynb #49d7a477
 @dataclass(frozen=True)
 class CorpusSource:
     "Where a named corpus comes from"
@@ -79,6 +84,7 @@ class CorpusSource:
     share:float=.2 # of the documents, held out
     hub:str="" # data set it streams, with a network
 
+# %% ../nbs/01d_documents.ipynb #98b35d53
 _MATH = ('torch', 'sympy', 'networkx', 'mpmath', 'torchmetrics')
 _TWICE = ('torchmetrics.',)
 _MORE = (*_MATH, 'scipy', 'statsmodels', 'scikit-learn')
