@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['SHIFTS', 'SAME_H', 'WINDOWS', 'MORE_WINDOWS', 'ALIBI_JUDGES']
 
-# %% ../nbs/16b_alibi_judges.ipynb #e88221af
+# %% ../nbs/16b_alibi_judges.ipynb #1aec67b7
 from .evidence import (
-    Missing, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau, plus_minus)
+    Missing, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau)
+from .results import plus_minus
 
 # %% ../nbs/16b_alibi_judges.ipynb #d889f77a
 SHIFTS = tuple(f'alibi Δ={d}' for d in (-3, 0, 2, 4, 6, 8))

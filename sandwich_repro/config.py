@@ -184,7 +184,7 @@ class RunSpec:
         "The model's part of the specification"
         return ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig) if hasattr(self, f.name)})
 
-# %% ../nbs/00_config.ipynb #655834ae
+# %% ../nbs/00_config.ipynb #7b4a597f
 def spec_to_dict(
     spec:RunSpec, # a run
 )->dict: # plain values, as they stand in a result file
@@ -209,7 +209,7 @@ def run_key(
     spec:RunSpec, # a run
 )->str: # e.g. "code-alibi_shift_6-s0-1a2b3c4d"
     "The name of a run's result file: a readable part and a hash of all fields but the label"
-    symbols = {v: k for k, v in _SYMBOLS.items()}
+    symbols = {f' {v}=': f' {k}=' for k, v in _SYMBOLS.items()}
     name = re.sub('|'.join(symbols), lambda m: symbols[m[0]], spec.label).split(':')[-1]
     readable = [Path(spec.corpus).stem, re.sub(r'[^\w.-]+', '_', name, flags=re.A), f's{spec.seed}']
     return '-'.join([*readable, _digest({k: v for k, v in spec_to_dict(spec).items() if k!='label'})])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
-           'level_everywhere', 'explodes', 'erf_within', 'plateau', 'evidence_for', 'plus_minus', 'largest_rise']
+           'level_everywhere', 'explodes', 'erf_within', 'plateau', 'evidence_for', 'largest_rise']
 
 # %% ../nbs/16a_evidence.ipynb #21fb65ec
 from collections.abc import Iterable, Sequence
@@ -202,13 +202,7 @@ def evidence_for(
     if scale not in SCALES: raise unknown_name("scale", scale, SCALES)
     return Evidence(results, SCALES[scale])
 
-# %% ../nbs/16a_evidence.ipynb #901839bf
-def plus_minus(
-    interval:PairedDifference, # with mean, low and high
-)->str: # e.g. "+0.012 ± 0.004"
-    "A mean with half of its 95 % interval"
-    return f'{interval.mean:+.3f} ± {(interval.high-interval.low)/2:.3f}'
-
+# %% ../nbs/16a_evidence.ipynb #293b8917
 def largest_rise(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
