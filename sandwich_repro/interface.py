@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from .config import require
 
-# %% ../nbs/12a_interface.ipynb #c273a10b
+# %% ../nbs/12a_interface.ipynb #cd314240
 def keyword_names(
     model:Callable, # a module or a function
 ) -> set[str]: # none where Python cannot tell
@@ -28,6 +28,7 @@ def keyword_names(
     try: return set(inspect.signature(getattr(model, "forward", model)).parameters)
     except (TypeError, ValueError): return set()
 
+# %% ../nbs/12a_interface.ipynb #c02259bc
 def last_logits(
     model:Callable, # tokens (batch, seq) to logits
     keep:int, # positions wanted, counted from the end
@@ -83,7 +84,7 @@ def token_nll(
         parts.append(F.cross_entropy(rows, wanted.to(rows.device), reduction="none").cpu())
     return torch.cat(parts).view(targets.shape)
 
-# %% ../nbs/12a_interface.ipynb #6d144321
+# %% ../nbs/12a_interface.ipynb #abd043e1
 def vocabulary_size(
     model:Callable, # a model
 ) -> int|None: # None where it does not say
@@ -93,6 +94,7 @@ def vocabulary_size(
     sizes = (getattr(owner, "vocab_size", None) for owner in (getattr(model, "config", None), model))
     return next((size for size in sizes if isinstance(size, int)), None)
 
+# %% ../nbs/12a_interface.ipynb #e985651a
 def checked_tokens(
     model:Callable, # the model they are for
     tokens:Int[Tensor, "..."], # token ids: tensor, array or lists
@@ -110,7 +112,7 @@ def checked_tokens(
         require(size is None or high<size, f"{name} {high} is outside the model's vocabulary of {size} entries (0 to {(size or 0)-1})")
     return tokens
 
-# %% ../nbs/12a_interface.ipynb #13bc89fb
+# %% ../nbs/12a_interface.ipynb #9f3b7515
 _TABLES = {"wpe", "wpos", "embed_positions", "positions_embed", "pos_encoding"} | {
     f"{p}_{e}" for p in ("pos", "position", "positional") for e in ("emb", "embed", "embedding", "embeddings")}
 
@@ -126,6 +128,7 @@ def _position_rows(model:nn.Module) -> Iterator[int]:
     for name, table in [*model.named_parameters(), *model.named_buffers()]:
         if name.rpartition(".")[2] in _TABLES and table.ndim in (2, 3): yield table.shape[-2]
 
+# %% ../nbs/12a_interface.ipynb #0dda6383
 def max_positions(
     model:Callable, # a model
 ) -> int|None: # positions, in tokens; None where no table limits them
