@@ -98,6 +98,13 @@ def test_page_names_are_unique():
     assert [n for n, count in names.items() if count>1]==[]
 
 
+def test_readme_is_the_index():
+    import readme
+    made = readme.current()
+    assert (ROOT/'README.md').read_text(encoding='utf-8')==made.markdown, 'run `make readme`'
+    for name, raw in made.pictures.items(): assert (ROOT/name).read_bytes()==raw, 'run `make readme`'
+
+
 # ---------------------------------------------------------------- the shape of a notebook
 
 @each_notebook
@@ -137,18 +144,22 @@ def test_exported_cells(nb):
         assert not stars, f'a star in an exported cell blinds the linter:\n{cell.text}'
 
 
+def imported(node):
+    "Modules of ours that a statement imports; the version and the package as such are above the order."
+    if isinstance(node, ast.Import): names = [a.name for a in node.names]
+    elif not isinstance(node, ast.ImportFrom): names = []
+    elif node.module=='sandwich_repro': names = [f'{node.module}.{a.name}' for a in node.names if a.name!='__version__']
+    else: names = [node.module or '']
+    return [n.split('.')[1] for n in names if n.startswith('sandwich_repro.')]
+
+
 @each_source
 def test_imports_only_from_lower_numbers(nb):
     numbers = {n.module: n.number for n in SOURCES}
-    for cell in (c for c in nb.code if c.exported):
-        for node in ast.walk(cell.tree):
-            names = [node.module or ''] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if names==['sandwich_repro']: names = [f'sandwich_repro.{a.name}' for a in node.names]
-            for name in names:
-                if not name.startswith('sandwich_repro.'): continue
-                module = name.split('.')[1]
-                assert module in numbers, f'{nb.name} imports {name}, which no notebook exports'
-                assert numbers[module]<nb.number, f'{nb.name} imports {name} from a higher number'
+    for node in (node for c in nb.code if c.exported for node in ast.walk(c.tree)):
+        for name in imported(node):
+            assert name in numbers, f'{nb.name} imports {name}, which no notebook exports'
+            assert numbers[name]<nb.number, f'{nb.name} imports {name} from a higher number'
 
 
 @each_notebook

@@ -1,9 +1,7 @@
 "The site, built here and opened in a real browser: nothing fails, nothing is fetched from elsewhere, everything links, reads and fits."
 import functools
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,11 +16,6 @@ from processes import ROOT
 
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if not any(q.startswith(('.', '_')) for q in p.relative_to(ROOT/'nbs').parts))
 pytestmark = pytest.mark.timeout(900)
-
-
-def chromium():
-    "The browser of the machine: $CHROMIUM, or Debian's, or Chrome."
-    return os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
 
 
 def build(out):
@@ -42,8 +35,9 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def pages(site):
-    "Text of every page by its path."
-    return {p.relative_to(site[0]).as_posix(): p.read_text(encoding='utf-8') for p in sorted(site[0].rglob('*.html'))}
+    "Text of every page by its path; other HTML files are a page's own resources."
+    texts = {p.relative_to(site[0]).as_posix(): p.read_text(encoding='utf-8') for p in sorted(site[0].rglob('*.html'))}
+    return {name: t for name, t in texts.items() if 'id="quarto-content"' in t}
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -58,20 +52,6 @@ def server(site):
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield f'http://127.0.0.1:{httpd.server_port}/'
     httpd.shutdown()
-
-
-@pytest.fixture(scope='session')
-def browser():
-    "A headless browser; without one these tests are skipped, but never in CI."
-    path = chromium()
-    if path is None:
-        message = 'no Chromium here: install Debian\'s `chromium`, or name a binary in $CHROMIUM'
-        pytest.fail(message) if os.environ.get('CI')=='true' else pytest.skip(message)
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        b = p.chromium.launch(executable_path=path, args=['--no-sandbox', '--disable-gpu'])
-        yield b
-        b.close()
 
 
 def visible_text(page):
@@ -121,17 +101,23 @@ def test_ids_are_unique(pages):
         assert {i for i in ids if ids.count(i)>1}==set(), name
 
 
+def test_reference_lists_every_public_name(pages):
+    "Functions and classes with a link to their signature, constants without; nothing stale."
+    listed = re.findall(r'<td[^>]*>(?:<a href="(\w+)\.html(?:#[^"]*)?">)?<code>(\w+)</code>', pages['reference.html'])
+    public = (ROOT/'tests'/'public_names.txt').read_text(encoding='utf-8').split()
+    assert sorted(name for _, name in listed)==sorted(n.rpartition('.')[2] for n in public if n.count('.')==2), 'run nbs/reference.ipynb again'
+    for module, name in listed: assert not module or f'data-anchor-id="{name.lower()}"' in pages[f'{module}.html'], f'{module}.{name}'
+
+
 def test_symbols_link_to_their_reference(pages):
-    "Every public name that a page mentions in prose, as code, is a link."
-    names = {n.rpartition('.')[2] for n in (ROOT/'tests'/'public_names.txt').read_text(encoding='utf-8').split()}
-    documented = {n for n in names if any(f'data-anchor-id="{n.lower()}"' in p for p in pages.values())}
+    "Every documented function and class that a page mentions in prose, as code, is a link."
+    documented = set(re.findall(r'<td[^>]*><a href="[^"]*"><code>(\w+)</code>', pages['reference.html']))
     assert documented, 'no reference at all'
     bare = defaultdict(set)
     for name, page in pages.items():
         body = re.sub(r'<pre\b.*?</pre>|<h\d.*?</h\d>|<a\b.*?</a>|<table\b.*?</table>', '', page, flags=re.S)
-        for code in re.findall(r'<code>(\w+)</code>', body):
-            if code in documented: bare[name].add(code)
-    assert dict(bare)=={}
+        bare[name] |= documented & set(re.findall(r'<code>(\w+)</code>', body))
+    assert {name: found for name, found in bare.items() if found}=={}
 
 
 def test_same_files_twice(site, tmp_path):

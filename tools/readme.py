@@ -79,11 +79,16 @@ class Readme:
         return f'{image}\n\n*{caption}*' if caption else image
 
 
+def current():
+    "The README as the index says it now."
+    cfg = get_config()
+    return Readme(processed(cfg.nbs_path/cfg.readme_nb), f'{cfg.doc_host}{cfg.doc_baseurl}')
+
+
 @call_parse
 def main():
     "Write README.md and README_files/"
-    cfg = get_config()
-    readme = Readme(processed(cfg.nbs_path/cfg.readme_nb), f'{cfg.doc_host}{cfg.doc_baseurl}')
+    readme = current()
     shutil.rmtree(ROOT/'README_files', ignore_errors=True)
     for name, raw in readme.pictures.items():
         (ROOT/name).parent.mkdir(exist_ok=True)

@@ -35,9 +35,8 @@ class Finisher:
         self.site, self.base, self.repo = site, base.rstrip('/'), repo
         self.renamed = {re.sub(r'\.ipynb$', '.html', src): out for out, src in sources.items()}
         self.sources = sources
-        paths = sorted(f.relative_to(site).as_posix() for f in site.rglob('*.html'))
-        self.pages = {self.renamed.get(p, p): (site/p).read_text(encoding='utf-8') for p in paths}
-        for p in paths: (site/p).unlink()
+        self.pages = {new: (site/old).read_text(encoding='utf-8') for old, new in self.renamed.items()}
+        for old in self.renamed: (site/old).unlink()
         self.anchors = {p: set(map(html.unescape, ANCHOR.findall(t))) for p, t in self.pages.items()}
 
     def link(self, page, href):

@@ -72,12 +72,19 @@ class Page:
         self.src = path.relative_to(root).as_posix()
         self.out = (Path(self.src).parent/(output[1] if output else path.with_suffix('.html').name)).as_posix()
         self.labels = numbers(self.nb['cells'])
+        said = [text(o.get('data', {}).get('text/markdown', '')) for c in self.nb['cells'] for o in c.get('outputs', [])]
+        self.symbols = {name for s in said for name in re.findall(r'\{#([\w.]+) \.reference\}', s)}
 
     def prose(self, source):
         "References and equation numbers in the parts of a Markdown cell that are not code."
         parts = FENCE.split(source)
         parts[::2] = [REFERENCE.sub(self.reference, EQUATION.sub(self.equation, p)) for p in parts[::2]]
         return ''.join(parts)
+
+    def heading(self, m):
+        "A heading that would take the anchor of a symbol of its page gets another one."
+        slug = re.sub(r'[^\w.-]', '', m[2].lower().replace(' ', '-'))
+        return f'{m[0]} {{#about-{slug}}}' if slug in self.symbols and '{#' not in m[2] else m[0]
 
     def named(self, label):
         "What a label is called on its page: Figure 2."
@@ -147,7 +154,7 @@ class Page:
         source = text(c['source'])
         if c['cell_type']=='markdown':
             needs = re.sub(r'^\*\*Needs.*', lambda m: re.sub(r'(?<!\[)`(\w+)`', modules, m[0]), source, flags=re.M)
-            c['source'] = self.prose(needs)
+            c['source'] = re.sub(r'^(#+) +(.+?) *$', self.heading, self.prose(needs), flags=re.M)
         elif c['cell_type']=='code':
             opts, n = options(source), 0
             for out in c.get('outputs', []): n += self.output(out, opts, n)
