@@ -1,13 +1,35 @@
-"What all tests share: one thread a process, no network, no window, and a closing report of sizes."
+"What all tests share: one thread a process, no network, no window, one browser, and a closing report of sizes."
 import os
+import shutil
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 for _name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS'): os.environ.setdefault(_name, '1')
 os.environ.update(HF_HUB_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false', PYTHONDONTWRITEBYTECODE='1')
 os.environ['PYTHONPATH'] = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, os.environ.get('PYTHONPATH', '').split(os.pathsep))]))
 if str(ROOT) not in sys.path: sys.path.insert(0, str(ROOT))
+
+
+def chromium():
+    "The browser of the machine: $CHROMIUM, or Debian's, or Chrome."
+    return os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+
+
+@pytest.fixture(scope='session')
+def browser():
+    "A headless browser; without one these tests are skipped, but never in CI."
+    path = chromium()
+    if path is None:
+        message = 'no Chromium here: install Debian\'s `chromium`, or name a binary in $CHROMIUM'
+        pytest.fail(message) if os.environ.get('CI')=='true' else pytest.skip(message)
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as p:
+        b = p.chromium.launch(executable_path=path, args=['--no-sandbox', '--disable-gpu'])
+        yield b
+        b.close()
 
 
 def pytest_terminal_summary(terminalreporter):
