@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT)]
 from fastcore.script import call_parse  # noqa: E402
 from nbdev.config import get_config  # noqa: E402
 from nbdev.serve import proc_nbs  # noqa: E402
+import explorer_data  # noqa: E402
 from site_finish import finish  # noqa: E402
 from site_reference import install  # noqa: E402
 from site_stage import stage  # noqa: E402
@@ -64,6 +65,7 @@ def main(
 ):
     "Build the site"
     install()
+    explorer_data.write()
     if engine=='quarto' or (engine=='auto' and shutil.which('quarto')): return with_quarto()
     out = Path(out) if out else get_config().doc_path
     print(f'{with_smalldocs(out)} pages in {out.name}/')
