@@ -15,6 +15,7 @@ from fastcore.script import call_parse  # noqa: E402
 from nbdev.config import get_config  # noqa: E402
 from nbdev.doclinks import _nbpath2html  # noqa: E402
 from nbdev.processors import FilterDefaults  # noqa: E402
+from site_reference import install  # noqa: E402
 from site_stage import EQUATION, IMAGES, NAMES, REFERENCE, numbers, options, plain, text  # noqa: E402
 
 LINK = re.compile(r'\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)]*)?\)')
@@ -81,6 +82,7 @@ class Readme:
 
 def current():
     "The README as the index says it now."
+    install()
     cfg = get_config()
     return Readme(processed(cfg.nbs_path/cfg.readme_nb), f'{cfg.doc_host}{cfg.doc_baseurl}')
 

@@ -4,8 +4,9 @@ import inspect
 import re
 
 from fastcore.docments import DocmentText
-from nbdev import showdoc
+from nbdev import doclinks, showdoc
 from nbdev.doclinks import NbdevLookup
+from public_names import public_names
 
 _MODULES = re.compile(r'\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*)')  # jaxtyping.Float -> Float, matplotlib.axes._axes.Axes -> Axes
 
@@ -45,12 +46,21 @@ class Renderer(showdoc.BasicMarkdownRenderer):
         if '.' not in self.nm: self.sym = packaged(self.sym, self.nm)
 
     def _repr_markdown_(self):
+        if self.nm.startswith('_'): return ''
         parts = [entry(self.sym, self.nm, self.title_level)]
         if inspect.isclass(self.sym):
             parts += [entry(m, f'{self.nm}.{m.__name__}', self.title_level+1) for m in own_methods(self.sym)]
         return '\n\n'.join(parts)
 
 
+def prefer_public():
+    "A short name means the public function, where a module that comes earlier in the alphabet has a private one of that name."
+    entries, symbols = doclinks._build_lookup_table(None, None, None)
+    known = {full: target for module in entries['sandwich_repro']['syms'].values() for full, target in module.items()}
+    symbols.update({full.rpartition('.')[2]: known[full] for full in public_names() if full in known})
+
+
 def install():
-    "Use `Renderer` for every `show_doc` of this process."
+    "Use `Renderer` for every `show_doc` of this process, and public names in links."
     showdoc.BasicMarkdownRenderer = Renderer
+    prefer_public()

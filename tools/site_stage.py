@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import struct
+from itertools import count
 from pathlib import Path
 
 import yaml
@@ -14,6 +15,7 @@ LABEL = re.compile(r'^#\| *label: *((?:fig|tbl)-[\w-]+)|\{#((?:fig|tbl|eq)-[\w-]
 REFERENCE = re.compile(r'(?<![\w`@])\[?@((?:fig|tbl|eq)-[\w-]*\w)\]?')
 EQUATION = re.compile(r'\$\$(.+?)\$\$[ \t]*\{#(eq-[\w-]+)\}', re.S)
 FENCE = re.compile(r'(^(?:```|~~~).*?^(?:```|~~~)[ \t]*$|`[^`\n]+`)', re.M|re.S)
+NUMBER = re.compile(r'\s*[+−-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?(?:\s*[%×]|\s*±\s*[\d.]+)?\s*|NaN|nan|inf|—|')
 IMAGES = {'image/svg+xml': 'svg', 'image/png': 'png', 'image/jpeg': 'jpg'}
 
 
@@ -60,6 +62,17 @@ def plain(caption):
 def png_size(data):
     "Width and height in the header of a PNG file."
     return struct.unpack('>II', data[16:24])
+
+
+def aligned(table):
+    "A data frame's columns of numbers, head included, marked for alignment to the right."
+    rows = [re.findall(r'<t[hd][^>]*>(.*?)</t[hd]>', row, re.S) for row in re.findall(r'<tr.*?</tr>', table, re.S)]
+    body = [r for r in rows if r and any(map(NUMBER.fullmatch, r))]
+    right = {i for i in range(max(map(len, body), default=0)) if all(NUMBER.fullmatch(r[i]) for r in body if i<len(r))}
+    def row(m):
+        column = count()
+        return re.sub(r'<(t[hd])\b', lambda c: f'<{c[1]} class="number"' if next(column) in right else c[0], m[0])
+    return re.sub(r'<tr.*?</tr>', row, table, flags=re.S)
 
 
 class Page:
@@ -126,8 +139,7 @@ class Page:
         "A table in a box that scrolls, with its caption and number."
         above = self.titled(str(opts.get('label', '')), opts['tbl-cap']) if opts.get('tbl-cap') else ''
         if above: value = re.sub(r'(<table\b[^>]*>)', lambda m: f'{m[1]}<caption>{above}</caption>', value, count=1)
-        value = re.sub(r'<table border="1" class="dataframe">', '<table class="dataframe">', value)
-        return f'<div class="sd-table">{value}</div>'
+        return '<div class="sd-table">'+aligned(value.replace('<table border="1" ', '<table '))+'</div>'
 
     def output(self, out, opts, n):
         "One stored output; whether it was a picture."
