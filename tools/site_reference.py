@@ -56,6 +56,7 @@ class Renderer(showdoc.BasicMarkdownRenderer):
 def prefer_public():
     "A short name means the public function, where a module that comes earlier in the alphabet has a private one of that name."
     entries, symbols = doclinks._build_lookup_table(None, None, None)
+    if 'sandwich_repro' not in entries: raise SystemExit('no index of symbols: run `make prepare`, and install the package (`make venv`)')
     known = {full: target for module in entries['sandwich_repro']['syms'].values() for full, target in module.items()}
     symbols.update({full.rpartition('.')[2]: known[full] for full in public_names() if full in known})
 
