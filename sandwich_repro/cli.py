@@ -5,9 +5,11 @@
 # %% auto #0
 __all__ = ['main']
 
-# %% ../nbs/19_cli.ipynb #1a90a708
+# %% ../nbs/19_cli.ipynb #75b87ce2
+import inspect
+import re
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +17,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__
-from .config import SCALES, RunSpec, Scale, unknown_name
+from .config import SCALES, EvalConfig, RunSpec, Scale, TrainConfig, unknown_name
 from .corpus import list_corpora
 from .results import RunResult, load_results, result_path
 
-# %% ../nbs/19_cli.ipynb #babb1c36
+# %% ../nbs/19_cli.ipynb #a966ead5
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=
     "Rerun, check and use the paper “Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis” (ACL 2023).")
 
@@ -30,7 +31,6 @@ _Encoding = Annotated[str, typer.Option('--encoding', help='A key of ENCODINGS (
 _Options = Annotated[list[str], typer.Option('--option', help="An option of the encoding as name=value, by the paper's values, e.g. shift=6 or window=80; repeat for more.")]
 _Corpus = Annotated[str, typer.Option('--corpus', help="A name that `sandwich-repro corpora` lists, or your own file, folder, glob or .jsonl; the scale's first corpus if not given.")]
 _Seed = Annotated[int, typer.Option('--seed', help='Seed of the weights and of the batches.')]
-_Lengths = Annotated[str, typer.Option('--lengths', help="Lengths in tokens, rising, e.g. 64,128,256; the scale's if not given.")]
 
 def _scale(name)->Scale:
     "A scale by name"
@@ -50,15 +50,51 @@ def _options(pairs)->dict:
         if '=' not in pair: raise ValueError(f"option {pair!r} must have the form name=value, e.g. shift=6")
     return {k: _value(v) for k, v in (pair.split('=', 1) for pair in pairs)}
 
-def _lengths(text)->tuple[int, ...]:
+def _whole_numbers(name, text)->tuple[int, ...]:
     "Comma-separated whole numbers"
     try: return tuple(int(part) for part in text.split(','))
-    except ValueError: raise ValueError(f"lengths={text!r} must be whole numbers with commas between them, e.g. 64,128,256") from None
+    except ValueError: raise ValueError(f"{name}={text!r} must be whole numbers with commas between them, e.g. 64,128,256") from None
 
-def _spec(scale, encoding, option, corpus, seed)->RunSpec:
-    "The run that the common options describe"
+# %% ../nbs/19_cli.ipynb #43769f80
+_HAVE_THEIR_OWN = ('encoding', 'encoding_options', 'label', 'scale', 'corpus', 'seed', 'train', 'eval', 'betas')
+_PARTS = {'': RunSpec, 'train': TrainConfig, 'eval': EvalConfig}
+
+def _field_options():
+    "Name of each field: the part it belongs to, its type on the command line, its help"
+    found = {}
+    for part, cls in _PARTS.items():
+        comments = dict(re.findall(r'^ +(\w+):.*?# (.*)$', inspect.getsource(cls), re.M))
+        for f in fields(cls):
+            kind = f.type if f.type in (int, float) else str  # 1 and 1.0 mean different things in some fields
+            if f.name not in (*_HAVE_THEIR_OWN, *found): found[f.name] = part, kind, comments[f.name]
+    return found
+
+def _with_fields(command):
+    "A command with an option for every field of a run"
+    def wrapped(**given):
+        changes = {k: given.pop(k) for k in _FIELDS}
+        return command(changes={k: v for k, v in changes.items() if v is not None}, **given)
+    own = [p for p in inspect.signature(command).parameters.values() if p.name!='changes']
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind|None, typer.Option(help=text, rich_help_panel="Another value than the scale's")])
+            for name, (_, kind, text) in _FIELDS.items()]
+    wrapped.__signature__ = inspect.Signature([p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]+more)
+    wrapped.__annotations__ = {p.name: p.annotation for p in own+more}
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    return wrapped
+
+_FIELDS = _field_options()
+
+# %% ../nbs/19_cli.ipynb #f1b7505c
+def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
+    "The run that the options describe, refused now if its encoding cannot be made"
     from sandwich_repro.encodings import make_encoding
     spec = _scale(scale).spec(encoding, corpus=corpus, seed=seed, **_options(option))
+    for name in changes.keys() & {'val_check_interval', 'limit_val_batches'}: changes[name] = _value(changes[name])
+    if 'lengths' in changes: changes = {**changes, 'lengths': _whole_numbers('lengths', changes['lengths'])}
+    for part in ('train', 'eval'):
+        inside = {k: v for k, v in changes.items() if _FIELDS[k][0]==part}
+        if inside: spec = replace(spec, **{part: replace(getattr(spec, part), **inside)})
+    spec = replace(spec, **{k: v for k, v in changes.items() if _FIELDS[k][0]==''})
     make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
     return spec
 
@@ -118,41 +154,34 @@ def _show(results, scale, out):
     _print_table([dict(claim=v.claim, verdict=v.outcome, evidence=v.evidence) for v in verdicts if v.outcome!='not tested at this scale'], 'claims')
     print(f'{count_outcomes(verdicts)}\nreport: {write_report(every, scale, out)}')
 
-# %% ../nbs/19_cli.ipynb #6a25a964
+# %% ../nbs/19_cli.ipynb #f2484c9a
 @app.command()
-def train(
-    encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'),
-):
+@_with_fields
+def train(encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'), changes=None):
     "Train and measure one model; its result is a JSON, its weights stay in OUT/SCALE/checkpoints."
     from sandwich_repro.experiments import run
     from sandwich_repro.report import summary_rows
-    spec = _spec(scale, encoding, option, corpus, seed)
+    spec = _spec(scale, encoding, option, corpus, seed, changes)
     result = run(spec, out)
     _print_table(summary_rows([result], scale))
     print(result_path(spec, out))
 
 @app.command()
-def perplexity(
-    encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'), lengths:_Lengths='',
-    segments:Annotated[int, typer.Option(help="Held-out segments N; the scale's if 0.")]=0,
-):
-    "Last-token perplexity of a trained model at any lengths, beyond L_tr too."
+@_with_fields
+def perplexity(encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'), changes=None):
+    "Last-token perplexity of a trained model, at any --lengths, beyond L_tr too."
     from sandwich_repro.experiments import last_token
-    spec = _spec(scale, encoding, option, corpus, seed)
-    wanted = replace(spec.eval, lengths=_lengths(lengths) if lengths else spec.eval.lengths, n_segments=segments or spec.eval.n_segments)
-    _print_table(last_token(replace(spec, eval=wanted), out, progress=True), f'{spec.label} on {spec.corpus}, L_tr={spec.train_len}')
+    spec = _spec(scale, encoding, option, corpus, seed, changes)
+    _print_table(last_token(spec, out, progress=True), f'{spec.label} on {spec.corpus}, L_tr={spec.train_len}')
 
 @app.command()
-def erf(
-    encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'),
-    length:Annotated[int, typer.Option(help='L_ex in tokens; four times L_tr if 0.')]=0,
-    threshold:Annotated[float, typer.Option(help='Share of the gradient that defines the field.')]=.99,
-):
-    "Empirical receptive field of a trained model."
+@_with_fields
+def erf(encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'),
+        threshold:Annotated[float, typer.Option(help='Share of the gradient that defines the field.')]=.99, changes=None):
+    "Empirical receptive field of a trained model, at any --erf-len."
     from sandwich_repro.experiments import receptive_field
-    spec = _spec(scale, encoding, option, corpus, seed)
-    wanted = replace(spec.eval, erf_len=length or spec.eval.erf_len)
-    _print_table(receptive_field(replace(spec, eval=wanted), out, threshold), f'{spec.label} on {spec.corpus}, L_tr={spec.train_len}')
+    spec = _spec(scale, encoding, option, corpus, seed, changes)
+    _print_table(receptive_field(spec, out, threshold), f'{spec.label} on {spec.corpus}, L_tr={spec.train_len}')
 
 # %% ../nbs/19_cli.ipynb #7e6e93a0
 @app.command()
@@ -177,10 +206,13 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #8ff1b19f
+# %% ../nbs/19_cli.ipynb #33a92d7f
 def main()->None:
     "The entry point of `sandwich-repro`: usage errors and `ValueError` end with status 2 and one line"
     try: app(prog_name='sandwich-repro')
     except ValueError as error:
         print(f"sandwich-repro: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)
+        sys.exit(130)

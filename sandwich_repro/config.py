@@ -128,7 +128,7 @@ class EvalConfig:
         for f in ('n_segments', 'erf_segments', 'batch_size', 'block_tokens'): _whole(f, getattr(self, f))
         _whole('erf_len', self.erf_len, least=2)
 
-# %% ../nbs/00_config.ipynb #7900312b
+# %% ../nbs/00_config.ipynb #c323d6a6
 _PAPER_LEN = 512
 
 def map_options(
@@ -137,13 +137,12 @@ def map_options(
     train_len:int, # L_tr in tokens
 )->dict: # the values that mean the same at `train_len`
     "The paper's constants, carried from 512 training tokens to another training length"
-    s = _PAPER_LEN/train_len
-    if encoding=='alibi':
-        key = 'same_h' if 'same_h' in options else 'shift'
-        return {**options, key: float(options.get(key, 0))-math.log2(s)}
-    if encoding=='window': return {**options, 'window': max(1, round(options['window']/s))}
+    s, name = _PAPER_LEN/train_len, {'alibi': 'same_h' if 'same_h' in options else 'shift', 'window': 'window'}.get(encoding)
+    value = options.get(name, 0 if name=='shift' else None)
     if encoding=='t5': return {'n_buckets': 16 if s>=4 else 32, 'max_distance': max(train_len//4, 1), **options}
-    return dict(options)
+    if not isinstance(value, (int, float)) or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
+    if encoding=='alibi': return {**options, name: value-math.log2(s)}
+    return {**options, name: max(1, round(value/s)) if value>0 else value}
 
 # %% ../nbs/00_config.ipynb #12afcc84
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')

@@ -1,0 +1,116 @@
+"The command line: every kind of bad input is one line and status 2, and the commands work on a run of scale smoke."
+import json
+import sys
+
+import pytest
+
+from sandwich_repro import cli
+from sandwich_repro.config import SCALES
+from sandwich_repro.results import result_path
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    "Run the command line in this process: its status, output and errors"
+    def run(*words):
+        monkeypatch.setattr(sys, 'argv', ['sandwich-repro', *map(str, words)])
+        with pytest.raises(SystemExit) as stop: cli.main()
+        said = capsys.readouterr()
+        return stop.value.code or 0, said.out, said.err.strip()
+    return run
+
+
+BAD = {
+    'encoding': (['train', '--encoding', 'alibbi'], 'did you mean alibi'),
+    'corpus': (['train', '--corpus', 'cod'], 'code'),
+    'scale': (['train', '--scale', 'quikc'], 'did you mean quick'),
+    'grid': (['reproduce', 'tabel1'], 'did you mean table1'),
+    'option': (['train', '--encoding', 'alibi', '--option', 'shft=6'], 'did you mean shift'),
+    'form of an option': (['train', '--encoding', 'alibi', '--option', 'shift'], 'name=value'),
+    'window missing': (['train', '--encoding', 'window'], 'window'),
+    'window 0': (['train', '--encoding', 'window', '--option', 'window=0'], 'window=0'),
+    'window below 0': (['train', '--encoding', 'window', '--option', 'window=-40'], 'window=-40'),
+    'd_bar odd': (['train', '--option', 'd_bar=7'], 'd_bar=7'),
+    'd_bar 0': (['train', '--option', 'd_bar=0'], 'd_bar=0'),
+    'shift nan': (['train', '--encoding', 'alibi', '--option', 'shift=nan'], 'nan'),
+    'h infinite': (['train', '--encoding', 'alibi', '--option', 'same_h=inf'], 'inf'),
+    'shift a word': (['train', '--encoding', 'alibi', '--option', 'shift=much'], 'much'),
+    'heads': (['train', '--n-heads', 5], 'd_model=64 is not divisible by n_heads=5'),
+    'odd rotary width': (['train', '--encoding', 'rotary', '--option', 'rotary_dim=3'], '3'),
+    'lengths unsorted': (['train', '--lengths', '64,32'], 'rising order'),
+    'length 1': (['train', '--lengths', '1,64'], 'at least 2'),
+    'lengths not numbers': (['train', '--lengths', '64,x'], "lengths='64,x'"),
+    'lengths longer than any document': (['train', '--scale', 'smoke', '--lengths', '16,100000000'], 'longer than any held-out document'),
+    'N too large': (['train', '--scale', 'smoke', '--n-segments', 10**9], 'more than there are'),
+    'vocabulary too small': (['train', '--scale', 'smoke', '--vocab-size', 100], 'vocab'),
+    'not trained': (['perplexity', '--scale', 'smoke'], 'train it first'),
+    'threshold': (['erf', '--scale', 'smoke', '--threshold', 2], 'threshold=2'),
+    'no results, claims': (['claims'], 'sandwich-repro reproduce --scale quick'),
+    'no results, report': (['report'], 'sandwich-repro reproduce --scale quick'),
+    'steps': (['train', '--steps', 0], 'steps=0'),
+    'learning rate': (['train', '--lr', 'nan'], 'lr=nan'),
+}
+
+@pytest.mark.parametrize('name', BAD)
+def test_bad_input(name, call, tmp_path):
+    words, message = BAD[name]
+    code, _, err = call(*words, '--out', tmp_path)
+    assert code==2 and message in err
+    assert len(err.splitlines())==1 and 'Traceback' not in err
+    assert not list(tmp_path.rglob('*.json'))
+
+
+@pytest.mark.parametrize('content, message', [(b'', 'empty'), (b'\xff\xfe\xff', 'UTF-8')])
+def test_bad_corpus_file(content, message, call, tmp_path):
+    (tmp_path/'mine.txt').write_bytes(content)
+    code, _, err = call('train', '--scale', 'smoke', '--corpus', tmp_path/'mine.txt', '--out', tmp_path/'out')
+    assert code==2 and message in err and len(err.splitlines())==1
+
+
+def test_folder_not_writable(call, tmp_path):
+    (tmp_path/'file').write_text('')
+    for words in (['train', '--scale', 'smoke'], ['reproduce', '--scale', 'smoke']):
+        code, _, err = call(*words, '--out', tmp_path/'file')
+        assert code==2 and 'choose another output folder' in err
+
+
+def test_click_errors_are_status_2(call):
+    code, _, err = call('train', '--no-such-option')
+    assert code==2 and 'no-such-option' in err and 'Traceback' not in err
+
+
+def test_one_model_from_training_to_report(call, tmp_path):
+    "train, perplexity, erf, claims and report on one run; a newer results file is named"
+    common = ['--scale', 'smoke', '--encoding', 'alibi', '--option', 'shift=-3', '--out', tmp_path]
+    code, out, _ = call('train', *common)
+    spec = SCALES['smoke'].spec('alibi', shift=-3)
+    path = result_path(spec, tmp_path)
+    assert code==0 and path.exists() and path.name in out.replace('\n', '')
+    code, out, _ = call('perplexity', *common, '--lengths', '16,64', '--n-segments', 8)
+    assert code==0 and ' 64 ' in out
+    code, out, _ = call('erf', *common)
+    assert code==0 and str(json.loads(path.read_text())['erf']) in out
+    code, out, _ = call('claims', '--scale', 'smoke', '--out', tmp_path)
+    assert code==0 and 'C26' in out and 'held' in out
+    code, out, _ = call('report', '--scale', 'smoke', '--out', tmp_path)
+    assert code==0 and (tmp_path/'smoke'/'report.html').exists()
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    code, _, err = call('claims', '--scale', 'smoke', '--out', tmp_path)
+    assert code==2 and path.name in err and 'update sandwich_repro' in err
+
+
+def test_dry_run_trains_nothing(call, tmp_path):
+    code, out, _ = call('reproduce', 'table3', '--scale', 'smoke', '--dry-run', '--out', tmp_path)
+    assert code==0 and '30 of 30 runs to do' in out and 'minutes' in out
+    assert not list(tmp_path.rglob('*'))
+
+
+def test_corpora_lists_what_there_is(call):
+    code, out, _ = call('corpora')
+    assert code==0 and all(name in out for name in ('code', 'math', 'prose', 'pile-arxiv'))
+
+
+@pytest.mark.parametrize('command', ['reproduce', 'train', 'perplexity', 'erf', 'claims', 'report', 'corpora'])
+def test_help(command, call):
+    code, out, _ = call(command, '--help')
+    assert code==0 and 'Usage' in out
