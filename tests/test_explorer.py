@@ -426,6 +426,8 @@ def test_the_address_holds_the_state(look, browser, server, results):
         for chart in look.tab.evaluate('Object.keys(Explorer.charts)'):
             for mine, theirs in zip(look.drawn(chart), other.drawn(chart), strict=True): np.testing.assert_array_equal(mine, theirs)
         assert other.control('product.text').input_value()=='a & b = c'
+        other.open('full/page.html#heads.shift=2')
+        assert abs(other.tab.locator('[data-panel="heads"]').bounding_box()['y'])<100
         other.tab.evaluate('location.hash = "logcurve.fit=2"')
         other.tab.wait_for_function('Explorer.store.values["logcurve.fit"] === 2 && Explorer.store.values["product.enc"] === "alibi"')
         other.tab.evaluate('location.hash = "an-anchor"')

@@ -35,7 +35,7 @@ window.Explorer ??= {};
       width: Math.max(chart.place.clientWidth, 200), height: chart.height, legend: {show: false}, bands,
       scales: {x: {time: false, ...(xLog ? {distr: 3, log: 2} : {}), ...(xRange ? {range: () => xRange} : {})}, y: yRange ? {range: () => yRange} : {}},
       axes: [{...axis, label: xLabel, values: words(t => xWords ? xWords[t] : number(t)), ...(xTicks ? {splits: () => xTicks, filter: (_, ticks) => ticks} : {})},
-        {...axis, label: yLabel, size: 54, ...(yWhole ? {incrs: [1, 2, 4, 8]} : {}), values: words(t => number(t))}],
+        {...axis, label: yLabel, size: (_, ticks) => 26 + 7*Math.max(...(ticks ?? [""]).map(t => t.length)), ...(yWhole ? {incrs: [1, 2, 4, 8]} : {}), values: words(t => number(t))}],
       series: [{}, ...lines], cursor: {drag: {x: false, y: false}, points: {size: 6}},
       hooks: {draw: [plot => drawMarks(plot, marks, ink, paper)], setCursor: [plot => readOut(chart, plot.cursor.idx)]},
     };

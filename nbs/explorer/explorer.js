@@ -15,7 +15,8 @@
       mount(place);
     }
     const given = store.read();
-    document.querySelector(`[data-panel="${given}"]`)?.scrollIntoView();
+    const show = () => document.querySelector(`[data-panel="${given}"]`)?.scrollIntoView();
+    requestAnimationFrame(() => requestAnimationFrame(show));  // when all panels are drawn
     new MutationObserver(store.refresh).observe(document.documentElement, {attributeFilter: ["class"]});  // the switch between light and dark
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", store.refresh);
     Explorer.ready = true;

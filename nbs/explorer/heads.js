@@ -29,6 +29,7 @@ window.Explorer ??= {};
       {h: {...dragged("h"), step: .01, label: "h of the head", show: h => `${number(h)}, slope ${number(2**-(h + get("shift")), 2)}`},
         ratio: {...dragged("ratio"), step: .01, label: "ratio h of the head"}, w: {start: 40}});
     const follow = () => { store.set("heads.h", null); store.set("heads.ratio", null); };
+    const back = control.button("Back on the ladder", follow);
     const ui = controls([...sliders,
       control.range({key: "heads.count", label: "heads H", min: 1, max: 64, step: 1, when: ladderOnly}),
       control.range({key: "heads.head", label: "head n", min: 1, max: 64, step: 1, limit: () => get("count"), when: ladderOnly}),
@@ -36,13 +37,14 @@ window.Explorer ??= {};
       control.select({key: "heads.recipe", label: "ladder", options: () => [["paper", "paper: 2^(−8n/H)"], ["official", "official ALiBi code"]], when: alibi}),
       control.check({key: "heads.same", label: "this h for all heads", when: alibi}),
       control.range({key: "heads.span", label: "distances shown", values: lengths.filter(n => n >= 16)})],
-    [control.button("Back on the ladder", follow), control.button("Reset", () => store.reset(`${at}.`))]);
+    [back, control.button("Reset", () => store.reset(`${at}.`))]);
     const bias = chart("heads.bias", "Bias over distance"), weight = chart("heads.weight", "Attention at equal logits"), rung = chart("heads.ladder", "Ladder", 200);
     const said = el("p", {class: "ex-said", "aria-live": "polite"});
     root.append(ui.node, el("div", {class: "ex-two"}, bias.node, weight.node), said, rung.node);
 
     function render() {
       ui.sync();
+      back.hidden = !own();
       const name = get("enc"), {title, curve} = chosen(at), color = colorOf(name), span = get("span"), x = math.curve(span, d => d);
       const n = own() ? get("count") : 1, i = own() ? head() - 1 : 0, mine = curve(span, settings(i));
       const others = n > 1 && n <= 16 ? math.curve(n, j => j).filter(j => j !== i) : [];
@@ -50,10 +52,10 @@ window.Explorer ??= {};
       const label = own() ? `${title}, head ${i + 1} of ${n}` : title;
       bias.draw({x, xLabel: "distance (tokens)", yLabel: "bias (nats)", yRange: [low*1.08, high + .04*(high - low)],
         series: [...[...others].map((j, order) => ({label: order ? "" : "the other heads", y: curve(span, settings(j)), color: colorOf("none"), width: 1, dash: "dotted"})), {label, y: mine, color}],
-        marks: name === "window" ? [{x: get("w") - .5, label: "−∞ from here on"}] : []});
+        marks: name === "window" ? [{x: get("w") - .5, label: "−∞ from here on", low: true}] : []});
       const weights = Float64Array.from(math.softmax(mine)), reach = math.tokensHolding(1 - 1/Math.E, weights), most = math.tokensHolding(.99, weights);
       weight.draw({x, xLabel: "distance (tokens)", yLabel: "weight", yRange: [0, Math.max(...weights)*1.08],
-        series: [{label: `weight, ${span} keys`, y: weights, color}], marks: [{x: reach - 1, label: `63 % within ${reach}`}, {x: most - 1, label: `99 % within ${most}`}]});
+        series: [{label: `weight, ${span} keys`, y: weights, color}], marks: [{x: reach - 1, label: `63 % within ${reach}`, low: name === "window"}, {x: most - 1, label: `99 % within ${most}`, low: name === "window"}]});
       const slope = 2**-settings(i).h;
       said.textContent = `At equal logits the nearest ${reach} of ${span} tokens hold 63 % of this head's attention, its effective window; the nearest ${most} hold 99 %.`
         + (name === "alibi" ? ` Its slope is ${number(slope)}, and 1/slope is ${number(1/slope)}.` : own() ? "" : name === "window" ? " All heads have the same window." : " Every head learns such a curve of its own: there is no ladder.");
