@@ -346,6 +346,16 @@ def test_an_encoding_of_ones_own_is_trained_as_a_copy(tmp_path):
     assert_same_weights(done.model, run(tmp_path, encoding=mine).model)
 
 
+def test_a_compiled_step_leaves_a_plain_model(tmp_path, whole, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: lambda *args, **inputs: (calls.append(1), function(*args, **inputs))[1])
+    done = run(tmp_path, compile=True)
+    assert len(calls)==9+9  # updates, and three validations of three batches
+    done.model(torch.zeros(1, 3, dtype=torch.int64))
+    assert len(calls)==18
+    assert_same_weights(done.model, whole.model)
+
+
 def test_ranks_share_the_batch_of_a_step():
     from types import SimpleNamespace
     rows = [next(iter(train_module._Endless(SimpleNamespace(global_step=7, global_rank=r, world_size=2), Source()))) for r in (0, 1)]
