@@ -99,7 +99,7 @@ def full_mask(
     bias = bias.transpose(0, 1) if positions.dim()==2 else bias[None]
     return bias.masked_fill(hidden, -torch.inf)
 
-# %% ../nbs/09a_masks.ipynb #7d818368
+# %% ../nbs/09a_masks.ipynb #0076f510
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
     "What all layers of one forward pass share about positions and masks"
@@ -114,6 +114,7 @@ class AttentionPlan:
     mask:Float[Tensor, "#batch #heads q k"]|None=None # of `full_mask`, for the engines that want it
     nearest:int=0 # smallest distance at which a key may be seen, in tokens
     farthest:int=0 # largest distance at which a key may be seen, in tokens
+    prepared:object=None # what the engine made of the plan for all layers, if it prepares anything
 
     def keys(self,
         first:int, # first query of a block, counted within the plan
@@ -132,7 +133,7 @@ class AttentionPlan:
         return replace(self, q_len=q_len, k_len=k_len,
             nearest=max(self.nearest, 1 - q_len), farthest=min(self.farthest, k_len - 1),
             q_positions=self.q_positions[..., -q_len:], k_positions=self.k_positions[..., skip:],
-            real=None if self.real is None else self.real[:, skip:],
+            real=None if self.real is None else self.real[:, skip:], prepared=None,
             table=None if self.table is None else self.table[:, skip:skip + q_len + k_len - 1],
             mask=None if self.mask is None else self.mask[..., -q_len:, skip:])
 
@@ -156,7 +157,7 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #9ae0cfcd
+# %% ../nbs/09a_masks.ipynb #c6c07745
 def _check_plan(q_len, k_len, window, key_padding_mask):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
@@ -175,7 +176,7 @@ def _tabled(plan, encoding, window, device):
     "The plan with its table, and how far that reaches"
     table = bias_table(encoding, plan.q_len, plan.k_len, plan.causal, window, device)
     if table is None: return plan
-    if table.device.type!="cpu": return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
+    if table.device.type!="cpu" and torch.is_grad_enabled(): return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
     nearest, farthest = _reach(table, plan.k_len)
     return replace(plan, table=table, nearest=nearest, farthest=farthest)
 

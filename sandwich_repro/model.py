@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KVCache', 'CausalSelfAttention', 'Block', 'TransformerLM']
 
-# %% ../nbs/11_model.ipynb #1c6bf55b
+# %% ../nbs/11_model.ipynb #3064b546
 import copy
 import math
 
@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .attention import _check_backend, _resolve, attend
+from .attention import _check_backend, attend, make_plan
 from .config import ModelConfig, require
 from .encodings import make_encoding
-from .masks import AttentionPlan, plan_attention
+from .masks import AttentionPlan
 from .position import PositionalEncoding
 
 # %% ../nbs/11_model.ipynb #9b27e6f2
@@ -52,7 +52,7 @@ class KVCache:
         self.real = torch.cat([old, torch.ones(shape, dtype=torch.bool, device=device) if real is None else real], 1)
         return self.real
 
-# %% ../nbs/11_model.ipynb #7243b9f4
+# %% ../nbs/11_model.ipynb #64131838
 class CausalSelfAttention(nn.Module):
     "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1–3)"
     def __init__(self,
@@ -80,7 +80,7 @@ class CausalSelfAttention(nn.Module):
         layer:int=0, # place in the cache
     )->Float[Tensor, "batch q d_model"]: # for the queries that the plan asks for
         "Attend from the last tokens to all"
-        plan = plan_attention(encoding, x.shape[1], backend=_resolve("auto", x.device), device=x.device) if plan is None else plan
+        if plan is None: plan = make_plan(encoding, (self.n_heads, x.shape[1]), x.shape[1], x.device)
         q, kv = self._project(x, plan.q_len)
         k, v = kv if cache is None else cache.extend(layer, kv)
         if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
@@ -156,23 +156,35 @@ def _checked_mask(mask, x, past):
     mask = mask.to(x.device)[:, -new:].bool()
     return None if mask.device.type=="cpu" and mask.all() else mask
 
-# %% ../nbs/11_model.ipynb #1b11766d
+# %% ../nbs/11_model.ipynb #4f2ace3b
+def _narrowed(
+    plans:list[AttentionPlan], # one per layer
+    cached:bool, # earlier layers must serve later tokens, so they keep all
+)->list[AttentionPlan]: # for as few queries and keys as the last token needs
+    "The plans of a model that is asked for its last token only"
+    if cached: return [*plans[:-1], plans[-1].tail(1)]
+    needed, narrow = 1, []
+    for plan in reversed(plans):
+        keys = min(plan.k_len, needed + plan.farthest)
+        narrow.append(plan if needed==keys==plan.k_len else plan.tail(needed, keys))
+        needed = keys
+    return narrow[::-1]
+
 def _layers(
     model:nn.Module, # a TransformerLM
     x:Float[Tensor, "batch seq d_model"], # embedded tokens, packed if there is padding and no cache
     real:Bool[Tensor, "batch k"]|None, # True at real tokens, those in the cache included
-    cache:"KVCache|None", # what was read before
-    last_only:bool, # the last layer looks from its last token only
+    cache:KVCache|None, # what was read before
+    last_only:bool, # only the last token is wanted
 )->Float[Tensor, "batch q d_model"]: # what the last block gives
     "All blocks, on one plan per encoding"
     past = 0 if cache is None else len(cache)
-    backend = _resolve(model.backend, x.device)
-    plans = [plan_attention(e, x.shape[1], past + x.shape[1], key_padding_mask=real, backend=backend, device=x.device,
-                            packed=cache is None) for e in model.encodings]
-    x = model.encodings[0].embed(x, plans[0].q_positions)
-    for i, block in enumerate(model.blocks):
-        encoding, plan = model.encodings[i % len(plans)], plans[i % len(plans)]
-        x = block(x, encoding, plan.tail(1) if last_only and block is model.blocks[-1] else plan, cache, i)
+    plans = [make_plan(e, (model.config.n_heads, x.shape[1]), past + x.shape[1], x.device, model.backend,
+                       key_padding_mask=real, packed=cache is None) for e in model.encodings]
+    x, per_layer = model.encodings[0].embed(x, plans[0].q_positions), [plans[i % len(plans)] for i in range(len(model.blocks))]
+    if last_only: per_layer = _narrowed(per_layer, cache is not None)
+    for i, (block, plan) in enumerate(zip(model.blocks, per_layer)):
+        x = block(x[:, -plan.k_len:], model.encodings[i % len(plans)], plan, cache, i)
     if cache is not None: cache.length = plan.k_len
     return x
 

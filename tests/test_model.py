@@ -166,3 +166,20 @@ def test_a_cache_copies_linearly():
             cache.length = n
             addresses.add((cache.layers[0].data_ptr(), cache.layers[0].shape[3]))
     assert len(addresses) <= 14
+
+
+def test_a_windowed_model_reads_only_its_field_for_the_last_token():
+    config = replace(TOY, n_layers=4, encoding="window", encoding_options={"window": 9})
+    torch.manual_seed(0)
+    model, text, read = TransformerLM(config), tokens(2, 500), []
+    for block in model.blocks: block.register_forward_hook(lambda m, args, out: read.append((args[0].shape[1], out.shape[1])))
+    narrow = model(text, last_only=True)
+    assert read==[(33, 25), (25, 17), (17, 9), (9, 1)]           # 4·(9−1)+1 = 33
+    assert_close(narrow, model(text)[:, -1], atol=1e-5, rtol=1e-5)
+    mask = torch.ones(2, 500)
+    mask[0, :480], mask[1, -3:] = 0, 0
+    assert_close(model(text, attention_mask=mask, last_only=True)[0], model(text[:1, 480:])[0, -1], atol=1e-5, rtol=1e-5)
+    assert_close(model(text, attention_mask=mask, last_only=True)[1], model(text)[1, 496], atol=1e-5, rtol=1e-5)
+    given = model.get_input_embeddings()(text).detach().requires_grad_()
+    model(embeddings=given, last_only=True).sum().backward()
+    assert not given.grad[:, :-33].any() and (given.grad[:, -33:].norm(dim=-1) > 0).all()
