@@ -113,7 +113,7 @@ def _results(scale, out)->list[RunResult]:
     if not found: raise ValueError(f"no results in {Path(out)/scale}: make them with: sandwich-repro reproduce --scale {scale} --out {out}")
     return found
 
-# %% ../nbs/19_cli.ipynb #979c06fa
+# %% ../nbs/19_cli.ipynb #c5f4af58
 def _plan(specs, todo, processes):
     "Print the runs and how long they would take"
     from sandwich_repro.experiments import estimate_seconds
@@ -128,12 +128,13 @@ def reproduce(
     scale:_ScaleName='quick', out:_Out=Path('results'),
     seeds:Annotated[int, typer.Option(help='How many seeds of each run.')]=1,
     processes:Annotated[int, typer.Option(help="Runs side by side, one thread each; the scale's own number if 0.")]=0,
+    shard:Annotated[str, typer.Option(help='Only every n-th run, as i/n with i from 1 to n: one such command per machine of a cluster, with the same --out.')]='1/1',
     dry_run:Annotated[bool, typer.Option('--dry-run', help='Only print the runs and an estimate.')]=False,
 ):
     "Train what is missing of a grid, measure it, and report which claims held. Safe to stop and start again."
     from sandwich_repro import experiments
     chosen = _scale(scale)
-    specs = experiments.grid_specs(grids or ['default'], chosen, range(seeds))
+    specs = _shard(experiments.grid_specs(grids or ['default'], chosen, range(seeds)), shard)
     todo = experiments.missing(specs, out)
     if dry_run: return _plan(specs, todo, processes or chosen.processes)
     try: results, failed = experiments.reproduce(specs, out, processes or chosen.processes)
@@ -143,6 +144,13 @@ def reproduce(
     if results: _show(results, scale, out)
     for key, message in failed.items(): print(f'failed: {key}: {message}', file=sys.stderr)
     if failed: raise typer.Exit(1)
+
+def _shard(specs, text):
+    "Every n-th run, starting at the i-th"
+    parts = text.split('/')
+    if len(parts)!=2 or not all(p.isdigit() for p in parts) or not 1<=int(parts[0])<=int(parts[1]):
+        raise ValueError(f"shard={text!r} must have the form i/n with i from 1 to n, e.g. 1/4")
+    return specs[int(parts[0])-1::int(parts[1])]
 
 def _show(results, scale, out):
     "The table, the claims card and the report"

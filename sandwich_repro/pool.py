@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-# %% ../nbs/15a_pool.ipynb #fd60fc26
-def _child(work, item, index, events, threads):
+# %% ../nbs/15a_pool.ipynb #3640e03a
+def _child(work, item, index, events, threads, gpu):
     "What the process of one item does: work, and say how it ended"
     torch.set_num_threads(threads)
+    if gpu is not None: os.environ['CUDA_VISIBLE_DEVICES'] = gpu  # before the first use of CUDA
     try:
         work(item, lambda share: events.put((index, 'progress', share)))
         events.put((index, 'done', None))
@@ -35,6 +36,11 @@ def _drain(events, on_event, ended, timeout):
         on_event(index, kind, value)
         timeout = .01
 
+def _gpus():
+    "Names of the GPUs that this process may use"
+    visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+    return visible.split(',') if visible else [str(i) for i in range(torch.cuda.device_count())]
+
 def _stop(running):
     "Interrupt the processes, wait for their checkpoints, and end those that do not answer"
     for process in running.values():
@@ -43,7 +49,7 @@ def _stop(running):
         process.join(timeout=60)
         if process.is_alive(): process.kill()
 
-# %% ../nbs/15a_pool.ipynb #0e3edb00
+# %% ../nbs/15a_pool.ipynb #a1c2cbd8
 def side_by_side(
     work:Callable, # importable function of an item and a callback that takes the share done, 0 to 1
     items:Sequence, # what can be pickled
@@ -53,12 +59,16 @@ def side_by_side(
     "Work on items in processes of their own, a few at a time; an item that fails stops no other"
     context = multiprocessing.get_context('spawn')
     events, waiting, running, ended = context.Queue(), list(range(len(items)))[::-1], {}, {}
+    free, slots = list(range(processes))[::-1], {}
+    gpus = _gpus() or [None]
     threads = 1 if processes>1 else torch.get_num_threads()
     try:
         while waiting or running:
             while waiting and len(running)<processes:
                 index = waiting.pop()
-                running[index] = context.Process(target=_child, args=(work, items[index], index, events, threads), daemon=False)
+                slots[index] = free.pop()
+                gpu = gpus[slots[index]%len(gpus)]
+                running[index] = context.Process(target=_child, args=(work, items[index], index, events, threads, gpu), daemon=False)
                 running[index].start()
                 on_event(index, 'started', None)
             _drain(events, on_event, ended, timeout=.2)
@@ -69,6 +79,7 @@ def side_by_side(
                     ended[index] = f'the process ended with exit code {process.exitcode}'
                     on_event(index, 'failed', ended[index])
                 del running[index]
+                free.append(slots[index])
     except BaseException:
         _stop(running)
         raise

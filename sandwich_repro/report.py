@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #38961b2f
+# %% ../nbs/17a_report.ipynb #2a015893
 import base64
 import io
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ import torch
 from matplotlib.figure import Figure
 
 from .claims import CLAIMS, Verdict, check_claims
-from .config import run_key
+from .config import SCALES, run_key
 from .encodings import make_encoding
-from .evidence import Missing, evidence_for
+from .evidence import evidence_for
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
@@ -46,15 +46,16 @@ def summary_rows(
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, seeds=f'seed {r.spec.seed} {r.training["status"]}') for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #c7ace866
+# %% ../nbs/17a_report.ipynb #c64ef03e
 def _first(results, scale):
-    "The first seed of every model on the scale's first corpus and training length, by label"
-    e = evidence_for(results, scale)
-    labels = dict.fromkeys(r.spec.label for r in results if r.spec.scale==scale and not r.diverged)
+    "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
+    finished = [r for r in results if r.spec.scale==scale and not r.diverged]
+    own = SCALES[scale].corpora[0], SCALES[scale].train_len
+    places = [(r.spec.corpus, r.spec.train_len) for r in finished]
+    place = own if own in places else places[0] if places else own
     found = {}
-    for label in labels:
-        try: found[label] = e.runs(label)
-        except Missing: pass
+    for r, where in zip(finished, places):
+        if where==place: found.setdefault(r.spec.label, []).append(r)
     return found
 
 def _mean_losses(runs): return np.mean([np.mean(r.nll, axis=0) for r in runs], axis=0)

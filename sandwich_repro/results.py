@@ -6,8 +6,9 @@
 __all__ = ['provenance', 'RunResult', 'plus_minus', 'require_writable', 'write_atomically', 'result_path', 'save_result',
            'load_result', 'load_results']
 
-# %% ../nbs/15_results.ipynb #fd89840f
+# %% ../nbs/15_results.ipynb #0c649669
 import json
+import math
 import os
 import platform
 import subprocess
@@ -125,13 +126,14 @@ def write_atomically(
         os.unlink(temporary)
         raise
 
-# %% ../nbs/15_results.ipynb #5d5c9f34
+# %% ../nbs/15_results.ipynb #06de8f78
 def _plain(value, digits=5):
     "Numbers that JSON can hold, floats rounded"
     if isinstance(value, dict): return {str(k): _plain(v, digits) for k, v in value.items()}
     if isinstance(value, (np.ndarray, torch.Tensor)): return _plain(value.tolist(), digits)
     if isinstance(value, (list, tuple)): return [_plain(v, digits) for v in value]
-    return round(value, digits) if isinstance(value, float) else value
+    if isinstance(value, float): return round(value, digits) if math.isfinite(value) else None
+    return value
 
 def result_path(
     spec:RunSpec, # a run

@@ -47,6 +47,7 @@ BAD = {
     'threshold': (['erf', '--scale', 'smoke', '--threshold', 2], 'threshold=2'),
     'no results, claims': (['claims'], 'sandwich-repro reproduce --scale quick'),
     'no results, report': (['report'], 'sandwich-repro reproduce --scale quick'),
+    'shard': (['reproduce', '--shard', '0/2'], "shard='0/2'"),
     'steps': (['train', '--steps', 0], 'steps=0'),
     'learning rate': (['train', '--lr', 'nan'], 'lr=nan'),
 }

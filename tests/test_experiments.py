@@ -1,0 +1,101 @@
+"Runs side by side, interrupted runs, and results that repeat."
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sandwich_repro import experiments
+from sandwich_repro.config import SCALES, RunSpec
+from sandwich_repro.pool import side_by_side
+from sandwich_repro.results import load_results
+
+
+def work_or_die(item, report):
+    "What the processes of these tests do"
+    report(.5)
+    if item=='die': os._exit(7)
+    if item=='value': raise ValueError('item=value is wrong: say something else')
+
+
+def test_a_process_that_dies_stops_no_other():
+    heard = []
+    failed = side_by_side(work_or_die, ['die', 'fine', 'value'], 2, lambda *event: heard.append(event))
+    assert failed=={0: 'the process ended with exit code 7', 2: 'item=value is wrong: say something else'}
+    assert (1, 'done', None) in heard and (1, 'progress', .5) in heard
+
+
+def reproduce(folder):
+    "The command in a process of its own, and of its own group, as in a terminal"
+    code = 'from sandwich_repro.cli import main; main()'
+    return subprocess.Popen([sys.executable, '-c', code, 'reproduce', 'short', '--scale', 'smoke', '--processes', '1', '--out', str(folder)],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_interrupt_keeps_what_is_finished_and_goes_on(tmp_path):
+    process = reproduce(tmp_path)
+    end = time.time()+120
+    while not list(tmp_path.glob('smoke/*.json')) and time.time()<end: time.sleep(.05)
+    first = list(tmp_path.glob('smoke/*.json'))
+    before = [p.stat().st_mtime_ns for p in first]
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode==130 and 'of 2 runs are finished; the same command goes on from here' in out
+    assert not list(tmp_path.rglob('.*.part'))
+    process = reproduce(tmp_path)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode==0, err
+    assert len(list(tmp_path.glob('smoke/*.json')))==2
+    assert [p.stat().st_mtime_ns for p in first]==before, 'a finished run was made again'
+
+
+def test_the_same_spec_gives_the_same_numbers(tmp_path):
+    spec = SCALES['smoke'].spec('kerple_log')
+    one, two = (experiments.run(spec, tmp_path/name, progress=False) for name in 'ab')
+    np.testing.assert_array_equal(one.nll, two.nll)
+    assert one.cumulative==two.cumulative and one.erf==two.erf
+    other = experiments.run(replace(spec, seed=1), tmp_path/'a', progress=False)
+    assert other.nll!=one.nll and len(load_results(tmp_path/'a'))==2
+
+
+def test_measuring_more_does_not_train_again(tmp_path):
+    spec = SCALES['smoke'].spec('sandwich')
+    experiments.run(spec, tmp_path, progress=False)
+    checkpoint, = (tmp_path/'smoke'/'checkpoints').glob('*/last.ckpt')
+    before = checkpoint.stat().st_mtime_ns
+    more = experiments.run(replace(spec, eval=replace(spec.eval, erf_len=48)), tmp_path, progress=False)
+    assert len(more.cumulative)==47 and checkpoint.stat().st_mtime_ns==before
+
+
+def test_own_text_that_changed_is_named(tmp_path):
+    text = tmp_path/'mine.txt'
+    text.write_text('\n'.join(f'line {i} of a long text;' for i in range(20000)))
+    spec = replace(SCALES['smoke'].spec('none', corpus=str(text)), eval=replace(SCALES['smoke'].spec('none').eval, n_segments=4))
+    experiments.run(spec, tmp_path, progress=False)
+    text.write_text('\n'.join(f'line {i} of another text;' for i in range(20000)))
+    with pytest.raises(ValueError, match='has changed since'): experiments.run(spec, tmp_path, progress=False)
+
+
+def test_divergence_is_recorded_and_reported(tmp_path):
+    from sandwich_repro.report import summary_rows
+    spec = SCALES['smoke'].spec('none')
+    wild = replace(spec, train=replace(spec.train, lr=1e30, clip=1e30))
+    result = experiments.run(wild, tmp_path, progress=False)
+    assert result.diverged and result.training['status'].startswith('diverged at step')
+    assert 'diverged at step' in summary_rows([result], 'smoke')[0]['seeds']
+
+
+def my_encoding(n_heads, d_model, strength=1.0):
+    "An encoding of the user's own: every step back costs the same in every head"
+    from sandwich_repro.position import FixedBias
+    return FixedBias(lambda distance: -strength*distance.float().expand(n_heads, *distance.shape))
+
+
+def test_encoding_of_ones_own_in_a_spec(tmp_path):
+    spec = RunSpec(**{**vars(SCALES['smoke'].spec('none')), 'encoding': f'{__name__}:my_encoding', 'encoding_options': {'strength': 3.0}, 'label': ''})
+    result = experiments.run(spec, tmp_path, progress=False)
+    assert result.erf<20 and 'my_encoding' in result.spec.label
