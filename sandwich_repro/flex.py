@@ -66,7 +66,7 @@ def _tile_map(
     real, alone = (t.unflatten(1, (-1, _TILE)) for t in shown)
     return some & (real | alone).any(2)[:, None], whole & real.all(2)[:, None]
 
-# %% ../nbs/09c_flex.ipynb #82e69a24
+# %% ../nbs/09c_flex.ipynb #b164f715
 def prepare_flex(
     plan:AttentionPlan, # lengths, table, padding
     heads:int, # of the queries
@@ -86,12 +86,17 @@ def prepare_flex(
     return score_mod, BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=_TILE, mask_mod=mask_all if plan.real is None else mask_padding)
 
 @functools.cache
-def _kernel(
-    kind:str, # of device
-): # what to call
-    "FlexAttention, compiled for any length; on a CPU its slow twin, which has no backward pass and serves checks"
+def _compiled():
+    "FlexAttention, compiled once for any length"
     from torch.nn.attention.flex_attention import flex_attention
-    return torch.compile(flex_attention, dynamic=True) if kind!="cpu" else flex_attention
+    return torch.compile(flex_attention, dynamic=True)
+
+def _kernel(
+    device:torch.device, # where attention runs
+): # what to call
+    "FlexAttention for a device: the slow twin on a CPU, for checks; within a model that is being compiled, just itself"
+    from torch.nn.attention.flex_attention import flex_attention
+    return flex_attention if device.type=="cpu" or torch.compiler.is_compiling() else _compiled()
 
 def flex_attention(
     q:Float[Tensor, "batch heads q d_head"], # queries
@@ -102,4 +107,4 @@ def flex_attention(
     "FlexAttention that reads the bias from the table"
     score_mod, block_mask = plan.prepared or prepare_flex(plan, q.shape[1], q.device)
     q, k, v = (F.pad(t, (0, 0, 0, _rounded(t.shape[2]) - t.shape[2])) for t in (q, k, v))
-    return _kernel(q.device.type)(q, k, v, score_mod=score_mod, block_mask=block_mask)[:, :, :plan.q_len]
+    return _kernel(q.device)(q, k, v, score_mod=score_mod, block_mask=block_mask)[:, :, :plan.q_len]

@@ -157,7 +157,7 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #c6c07745
+# %% ../nbs/09a_masks.ipynb #8dc8a1cd
 def _check_plan(q_len, k_len, window, key_padding_mask):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
@@ -176,7 +176,8 @@ def _tabled(plan, encoding, window, device):
     "The plan with its table, and how far that reaches"
     table = bias_table(encoding, plan.q_len, plan.k_len, plan.causal, window, device)
     if table is None: return plan
-    if table.device.type!="cpu" and torch.is_grad_enabled(): return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
+    if torch.compiler.is_compiling() or table.device.type!="cpu" and torch.is_grad_enabled():
+        return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
     nearest, farthest = _reach(table, plan.k_len)
     return replace(plan, table=table, nearest=nearest, farthest=farthest)
 

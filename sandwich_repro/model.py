@@ -20,7 +20,7 @@ from .encodings import make_encoding
 from .masks import AttentionPlan
 from .position import PositionalEncoding
 
-# %% ../nbs/11_model.ipynb #9b27e6f2
+# %% ../nbs/11_model.ipynb #df2df802
 class KVCache:
     "Unrotated keys and values of the tokens read so far, layer by layer; filled by the model"
     def __init__(self):
@@ -29,11 +29,11 @@ class KVCache:
         return self.length
     def extend(self,
         layer:int, # counted from 0
-        new:Float[Tensor, "two batch heads q d_head"], # keys and values of the new tokens
+        k:Float[Tensor, "batch heads q d_head"], # keys of the new tokens
+        v:Float[Tensor, "batch heads q d_head"], # values of the new tokens
     )->Float[Tensor, "two batch heads k d_head"]: # keys and values of all tokens so far
         "Append to a layer; the model counts the tokens when all layers have them"
-        end = self.length + new.shape[3]
-        room = self.layers.get(layer)
+        new, end, room = torch.stack((k, v)), self.length + k.shape[2], self.layers.get(layer)
         if torch.is_grad_enabled() and new.requires_grad or room is None and self.length==0:
             room = new if room is None else torch.cat([room[..., :self.length, :].to(new), new], 3)
         else:
@@ -52,7 +52,7 @@ class KVCache:
         self.real = torch.cat([old, torch.ones(shape, dtype=torch.bool, device=device) if real is None else real], 1)
         return self.real
 
-# %% ../nbs/11_model.ipynb #64131838
+# %% ../nbs/11_model.ipynb #9b9b9f9d
 class CausalSelfAttention(nn.Module):
     "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1–3)"
     def __init__(self,
@@ -64,13 +64,11 @@ class CausalSelfAttention(nn.Module):
         self.out = nn.Linear(config.d_model, config.d_model)
 
     def _project(self, x, q_len):
-        "Queries of the last q_len tokens; keys and values of all"
+        "Queries of the last q_len tokens, keys and values of all"
         split = lambda t: t.unflatten(-1, (-1, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4)
-        if q_len==x.shape[1]:
-            qkv = split(self.qkv(x))
-            return qkv[0], qkv[1:]
+        if q_len==x.shape[1]: return split(self.qkv(x)).unbind()
         (wq, wkv), (bq, bkv) = (t.tensor_split([x.shape[-1]]) for t in (self.qkv.weight, self.qkv.bias))
-        return split(F.linear(x[:, -q_len:], wq, bq))[0], split(F.linear(x, wkv, bkv))
+        return *split(F.linear(x[:, -q_len:], wq, bq)), *split(F.linear(x, wkv, bkv)).unbind()
 
     def forward(self,
         x:Float[Tensor, "batch seq d_model"], # what the layer reads
@@ -81,8 +79,8 @@ class CausalSelfAttention(nn.Module):
     )->Float[Tensor, "batch q d_model"]: # for the queries that the plan asks for
         "Attend from the last tokens to all"
         if plan is None: plan = make_plan(encoding, (self.n_heads, x.shape[1]), x.shape[1], x.device)
-        q, kv = self._project(x, plan.q_len)
-        k, v = kv if cache is None else cache.extend(layer, kv)
+        q, k, v = self._project(x, plan.q_len)
+        if cache is not None: k, v = cache.extend(layer, k, v)
         if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
         return self.out(attend(q, k, v, plan).transpose(1, 2).flatten(2))
 

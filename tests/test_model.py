@@ -162,7 +162,7 @@ def test_a_cache_copies_linearly():
     addresses = set()
     with torch.no_grad():
         for n in range(1, 4097):
-            assert cache.extend(0, kv).shape[3]==n
+            assert cache.extend(0, *kv).shape[3]==n
             cache.length = n
             addresses.add((cache.layers[0].data_ptr(), cache.layers[0].shape[3]))
     assert len(addresses) <= 14
