@@ -10,7 +10,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
-EACH := xargs -n 1 -P 2 $(BIN)/python tools/execute.py
+EACH := xargs -r -n 1 -P 2 $(BIN)/python tools/execute.py
 
 .DEFAULT_GOAL := help
 .PHONY: help venv reproduce test check prepare docs results pages readme

@@ -1,6 +1,7 @@
 "Turn the pages that smalldocs wrote into the site: MathML, nbdev's page names, links inside the site, nothing fetched from elsewhere."
 import html
 import json
+import logging
 import posixpath
 import re
 from io import BytesIO
@@ -124,6 +125,7 @@ def styles(site):
 def cut_font(new, old, codes):
     "Keep the glyphs in use: read the uncompressed-by-zlib twin, which needs no Brotli, and write a small woff in its place."
     from fontTools import subset
+    logging.getLogger('fontTools').setLevel(logging.ERROR)  # it remarks on two spare bytes in the font's table of names
     chosen = subset.Options(flavor='woff', notdef_outline=True, recalc_timestamp=False)
     font = subset.load_font(BytesIO(old.read_bytes()), chosen)
     cutter = subset.Subsetter(chosen)

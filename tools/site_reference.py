@@ -1,7 +1,10 @@
 "How the reference of a symbol looks on a page: its signature with shapes and units, then the methods of a class, each with its own anchor."
+import ast
 import importlib
 import inspect
 import re
+import textwrap
+from dataclasses import is_dataclass
 
 from fastcore.docments import DocmentText
 from nbdev import doclinks, showdoc
@@ -16,10 +19,29 @@ def own_methods(klass):
     return [m for name, m in vars(klass).items() if inspect.isfunction(m) and not name.startswith('_') and m.__doc__]
 
 
+class Written(str):
+    "A default as it stands in the source, where its value would fill the page or hold an address."
+    __repr__ = str.__str__
+
+
+def written_defaults(o):
+    "Source of each default of a function, a constructor or a dataclass; a field's factory as a call."
+    code = o.__init__ if inspect.isclass(o) and not is_dataclass(o) else o
+    tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    if is_dataclass(o): pairs = [(n.target.id, n.value) for n in tree.body if isinstance(n, ast.AnnAssign) and n.value]
+    else:
+        given = [*tree.args.posonlyargs, *tree.args.args]
+        pairs = [*zip(given[len(given)-len(tree.args.defaults):], tree.args.defaults), *zip(tree.args.kwonlyargs, tree.args.kw_defaults)]
+        pairs = [(a.arg, v) for a, v in pairs if v is not None]
+    return {name: re.sub(r'^field\(default_factory=(.*)\)$', r'\1()', ast.unparse(v)) for name, v in pairs}
+
+
 def signature(o, name):
     "The definition with its docments, as Python, without the modules of its types; a class without own constructor has no parameters."
     if inspect.isclass(o) and '__init__' not in vars(o): return f'class {name}'
-    text = _MODULES.sub('', str(DocmentText(o, docstring=False)))
+    shown = DocmentText(o, docstring=False)
+    for parameter, default in written_defaults(o).items(): shown.dm[parameter]['default'] = Written(default)
+    text = _MODULES.sub('', str(shown))
     text = re.sub(r'^(async def|def) [\w.]+', lambda m: f"{'class' if inspect.isclass(o) else m[1]} {name}", text, count=1)
     return re.sub(r'\)(->None)?:$', ')', text) if inspect.isclass(o) else text.removesuffix(':')
 
