@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['available_backends', 'make_plan', 'attend', 'biased_attention', 'toeplitz_mask']
 
-# %% ../nbs/10_attention.ipynb #ca8c2a42
+# %% ../nbs/10_attention.ipynb #56f3d94e
 import importlib.util
 import warnings
 from dataclasses import replace
@@ -17,7 +17,7 @@ from torch import Tensor
 from .config import require, unknown_name
 from .engines import ENGINES, _failed
 from .flex import prepare_flex
-from .masks import AttentionPlan, plan_attention, toeplitz_mask
+from .masks import AttentionPlan, plan_attention, toeplitz_mask  # noqa: F401
 from .position import PositionalEncoding
 
 # %% ../nbs/10_attention.ipynb #755df87c

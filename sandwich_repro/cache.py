@@ -51,19 +51,21 @@ def _discard(path):
     except FileNotFoundError: return
     _remove(gone)
 
-# %% ../nbs/01a_cache.ipynb #e73c8b37
+# %% ../nbs/01a_cache.ipynb #b0ae68c5
 _DAY = 24*3600 # seconds
 
 def _sweep(path):
     "Delete what killed writers of `path` left behind more than a day ago"
     for part in path.parent.glob(f'.{path.name}.*'):
-        if time.time()-part.lstat().st_mtime > _DAY: _remove(part)
+        try: old = time.time()-part.lstat().st_mtime > _DAY
+        except FileNotFoundError: continue  # its writer has just given it its name
+        if old: _remove(part)
 
 def cached(
     path:Path, # file or folder; its name holds everything its content depends on
     write:Callable, # writes the content to the path it is given
     read:Callable, # reads the content at a path; raises on damage
-): # what `read` returned
+)->object: # what `read` returned
     "The content of `path`, written first if it is missing or damaged"
     for last in (False, False, True):
         try: return read(path)

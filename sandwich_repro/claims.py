@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['CLAIMS', 'Verdict', 'Claim', 'check_claims']
 
-# %% ../nbs/17_claims.ipynb #73c9f01a
+# %% ../nbs/17_claims.ipynb #e96ef57c
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .alibi_judges import ALIBI_JUDGES
-from .evidence import Evidence, Missing, evidence_for
+from .evidence import Missing, evidence_for
 from .results import RunResult
 from .sandwich_judges import SANDWICH_JUDGES
 

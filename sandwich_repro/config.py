@@ -144,7 +144,7 @@ def map_options(
     if encoding=='alibi': return {**options, name: value-math.log2(s)}
     return {**options, name: max(1, round(value/s)) if value>0 else value}
 
-# %% ../nbs/00_config.ipynb #12afcc84
+# %% ../nbs/00_config.ipynb #84548406
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')
 
 def model_label(
@@ -170,8 +170,8 @@ class RunSpec:
     n_heads:int=4 # H
     d_model:int=64 # d
     train_len:int=64 # L_tr, in tokens
-    train:TrainConfig=TrainConfig(steps=1200, batch_size=16, lr=5e-3, warmup=0.02, final_lr=0.1)
-    eval:EvalConfig=EvalConfig(lengths=(8, 16, 32, 64, 128, 256, 512, 1024), n_segments=1000, erf_len=256, erf_segments=64)
+    train:TrainConfig=TrainConfig(steps=1200, batch_size=16, lr=5e-3, warmup=0.02, final_lr=0.1) # how it is trained
+    eval:EvalConfig=EvalConfig(lengths=(8, 16, 32, 64, 128, 256, 512, 1024), n_segments=1000, erf_len=256, erf_segments=64) # what is measured
 
     def __post_init__(self):
         _whole('seed', self.seed, least=0)

@@ -6,9 +6,9 @@
 __all__ = ['all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
            'level_everywhere', 'explodes', 'erf_within', 'plateau', 'evidence_for', 'largest_rise']
 
-# %% ../nbs/16a_evidence.ipynb #21fb65ec
+# %% ../nbs/16a_evidence.ipynb #dce3fdb2
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #9c77d7ad
+# %% ../nbs/16_experiments.ipynb #ff4bf159
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from .config import SCALES, RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name
+from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
 from .encodings import make_encoding
 from .erf import cumulative_gradient, erf_spread, normalized_gradient

@@ -6,7 +6,7 @@
 __all__ = ['provenance', 'RunResult', 'plus_minus', 'require_writable', 'write_atomically', 'result_path', 'save_result',
            'load_result', 'load_results']
 
-# %% ../nbs/15_results.ipynb #0c649669
+# %% ../nbs/15_results.ipynb #c029623f
 import json
 import math
 import os
@@ -14,7 +14,7 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
 

@@ -124,7 +124,7 @@ def _from_file(path):
     except Exception as e: raise ValueError(f"{path} is no tokenizer file: {e}") from None
     return FileTokenizer(tokenizer, path.parent.name if path.name=='tokenizer.json' else path.stem)
 
-# %% ../nbs/01e_tokens.ipynb #f1a1a93a
+# %% ../nbs/01e_tokens.ipynb #2e968f4e
 TOKENIZERS = ('bytes', 'bpe', 'gpt-neox') # besides the path of a tokenizer file
 
 def _trained(corpus, vocab_size, cache_dir):
@@ -139,7 +139,7 @@ def load_tokenizer(
     vocab_size:int|None=None, # entries: how many to train for "bpe", otherwise how many the model has room for
     corpus:Corpus|None=None, # text to train "bpe" on
     cache_dir:str|os.PathLike|None=None, # where trained ones are kept; `cache_folder()` by default
-): # with `encode`, `encode_many`, `decode`, `vocab_size`, `separator`, `name`, `sha256`
+)->object: # with `encode`, `encode_many`, `decode`, `vocab_size`, `separator`, `name`, `sha256`
     "A tokenizer by name or by file"
     if kind=='bpe':
         require(vocab_size and corpus, "tokenizer bpe is trained here: it needs a vocab_size and a corpus")
