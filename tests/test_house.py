@@ -167,6 +167,18 @@ def test_every_cell_can_run(nb):
     assert [c.text for c in nb.code if c.directives.get('eval', '').strip()=='false']==[]
 
 
+def test_a_hosted_notebook_fetches_the_project_once():
+    "The first code cell of every notebook installs what is absent, and does nothing where it is there."
+    first = {nb.code[0].text for nb in NOTEBOOKS if nb.code}
+    assert len(first)==1, 'the first code cell is the hidden one that installs: copy it from another notebook'
+    cell = first.pop()
+    assert cell.startswith('#| hide\n')
+    stub = 'calls = []\nclass Shell: run_cell = calls.append\nget_ipython = Shell\n'
+    said = [subprocess.run([sys.executable, *flags, '-c', f'{stub}{cell}\nprint(*calls)'], cwd=ROOT.parent, capture_output=True, text=True) for flags in (['-I', '-S'], [])]
+    assert [r.returncode for r in said]==[0, 0], said
+    assert re.fullmatch(r'!git clone \S.*\n%pip install .*\n%cd .*\n', said[0].stdout) and said[1].stdout.strip()==''
+
+
 # ---------------------------------------------------------------- stored outputs
 
 BAR = re.compile(r'\d+%\|| \d+(\.\d+)?(it/s|s/it)\b|[█▉▊▋▌▍▎▏━]{2}|\r')
