@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENGINES', 'reference_attention', 'materialized_attention', 'sdpa_attention', 'compiled_attention']
 
-# %% ../nbs/09d_engines.ipynb #561ee207
+# %% ../nbs/09d_engines.ipynb #c7b2a840
 import warnings
 
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .blocks import _block_masks, _block_size, _blocks, blockwise_attention
+from .blocks import _block_masks, _block_size, _blocks, _groups, blockwise_attention
 from .flex import _TILE, flex_attention
 from .masks import AttentionPlan, _hankel, bias_table
 from .position import PositionalEncoding
@@ -52,33 +52,68 @@ def materialized_attention(
     "PyTorch's attention with the mask of every pair of tokens"
     return F.scaled_dot_product_attention(q, k, v, attn_mask=_as_mask(plan.mask, q))
 
-# %% ../nbs/09d_engines.ipynb #952f347f
-_SHORT = 128 # queries and keys up to which the weights of a learned bias are kept for the backward pass
+# %% ../nbs/09d_engines.ipynb #9b8fccbe
+_SHORT, _CACHED = 256, 2**17 # longest text, in tokens, that `_Short` attends over; entries of its tiles
 
-class _Held(torch.autograd.Function):
-    "Attention of a short text with a learned table, which keeps its weights"
+def _product(a, b, room):
+    "Matrix products in memory that is used again: fresh memory would cost more than the product"
+    return torch.bmm(a, b, out=room[:a.shape[0] * a.shape[1] * b.shape[2]].view(a.shape[0], a.shape[1], b.shape[2]))
+
+def _weights(q, k, bias, room):
+    "Weights of some pairs of row and head"
+    weights = _product(q, k.mT, room)
+    weights.view(-1, *bias.shape).add_(bias)
+    return torch.softmax(weights, -1, out=weights)
+
+def _short_blocks(plan, table, batch):
+    "Blocks of queries: slices of queries and keys, the bias, and groups of pairs with their heads"
+    heads = table.shape[0]
+    for first, end, left, right in _blocks(plan, 64):
+        bias = _hankel(table, plan.q_len, (first, end), (left, right)).flip(1)
+        groups = [(slice(i, j), slice(i % heads, i % heads + min(j - i, heads)))
+                  for i, j in _groups(batch, heads, _CACHED // bias[0].numel())]
+        yield slice(first, end), slice(left, right), bias, groups
+
+def _along_diagonals(change, total, start):
+    "Add to a table the sums of a matrix along its diagonals"
+    heads, n, w = change.shape
+    skewed = change.new_zeros(heads, n, n + w)                   # rows shifted by one: diagonals become columns
+    skewed.as_strided((heads, n, w), (n*(n + w), n + w + 1, 1)).copy_(change.flip(1))
+    total[:, start:start + n + w - 1] += skewed.sum(1)[:, :-1]
+
+# %% ../nbs/09d_engines.ipynb #4e4ad486
+class _Short(torch.autograd.Function):
+    "Attention over a short text with a learned table: plain products of tiles that stay in a core's cache"
     @staticmethod
     def forward(ctx, q, k, v, table, plan):
-        q, k, v = (t.flatten(0, 1) for t in (q * q.shape[-1]**-0.5, k, v))
-        weights = torch.bmm(q, k.mT)
-        weights.unflatten(0, (-1, table.shape[0])).add_(_hankel(table, plan.q_len).flip(1))
-        weights = weights.softmax(-1)
-        ctx.save_for_backward(q, k, v, weights)
-        ctx.heads = table.shape[0]
-        return torch.bmm(weights, v).unflatten(0, (-1, ctx.heads))
+        shape, (q, k, v) = q.shape, (t.flatten(0, 1) for t in (q * q.shape[-1]**-0.5, k, v))
+        out, room = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(_CACHED)
+        for rows, keys, bias, groups in _short_blocks(plan, table, shape[0]):
+            for g, h in groups: torch.bmm(_weights(q[g, rows], k[g, keys], bias[h], room), v[g, keys], out=out[g, rows])
+        ctx.save_for_backward(q, k, v, table)
+        ctx.plan, ctx.shape = plan, shape[:2]
+        return out.unflatten(0, shape[:2])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, g):
-        (q, k, v, weights), g, heads = ctx.saved_tensors, g.flatten(0, 1), ctx.heads
-        dlogits = torch._softmax_backward_data(torch.bmm(g, v.mT), weights, -1, weights.dtype)
-        n, w = dlogits.shape[1:]
-        skewed = dlogits.new_zeros(heads, n, n + w)               # rows shifted by one: diagonals become columns
-        skewed.as_strided((heads, n, w), (n*(n + w), n + w + 1, 1)).copy_(dlogits.unflatten(0, (-1, heads)).sum(0).flip(1))
-        grads = torch.bmm(dlogits, k).mul_(q.shape[-1]**-0.5), torch.bmm(dlogits.mT, q), torch.bmm(weights.mT, g)
-        return *(t.unflatten(0, (-1, heads)) for t in grads), skewed.sum(1)[:, :-1], None
+    def backward(ctx, upstream):
+        (q, k, v, table), upstream = ctx.saved_tensors, upstream.flatten(0, 1)
+        dq, dk, dv, dtable = (torch.zeros_like(t) for t in (q, k, v, table))
+        rooms = q.new_empty(2, _CACHED)
+        for rows, keys, bias, groups in _short_blocks(ctx.plan, table, ctx.shape[0]):
+            dbias = torch.zeros_like(bias)
+            for g, h in groups:
+                q_, k_, g_, weights = q[g, rows], k[g, keys], upstream[g, rows], _weights(q[g, rows], k[g, keys], bias[h], rooms[0])
+                dv[g, keys].baddbmm_(weights.mT, g_)
+                change = _product(g_, v[g, keys].mT, rooms[1])
+                torch._softmax_backward_data(change, weights, -1, weights.dtype, grad_input=change)
+                torch.bmm(change, k_, out=dq[g, rows])
+                dk[g, keys].baddbmm_(change.mT, q_)
+                dbias[h] += change.view(-1, *bias[h].shape).sum(0)
+            _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
+        return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #f5217db5
+# %% ../nbs/09d_engines.ipynb #2b8a1f0f
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -96,10 +131,12 @@ def _table(plan, q):
     if table is None: table = bias_table(PositionalEncoding(), plan.q_len, plan.k_len, plan.causal, None, q.device, always=True)
     return table.to(torch.promote_types(q.dtype, torch.float32))
 
-def _keeps_weights(plan, table, q):
-    "Whether a short text with a learned table may keep its weights: nothing padded, and every query sees itself"
+def _is_short(plan, table, q):
+    "Whether a text is short, nothing is padded, and every query sees itself"
     short = plan.real is None and max(plan.q_len, plan.k_len) <= _SHORT and q.dtype==table.dtype
     return short and bool((table.detach()[:, plan.k_len - 1] > -torch.inf).all())
+
+_ZEROS_PAY = range(257, 1537) # lengths at which blocks over a table of zeros beat PyTorch's causal kernel on a CPU
 
 def sdpa_attention(
     q:Float[Tensor, "batch heads q d_head"], # queries
@@ -109,13 +146,13 @@ def sdpa_attention(
 )->Float[Tensor, "batch heads q d_head"]: # attended values
     "PyTorch's attention over a strided view of the table, in blocks of queries"
     if plan.mask is not None: return materialized_attention(q, k, v, plan)
-    plain = plan.table is None and plan.real is None
-    if plain and (plan.q_len in (1, plan.k_len) or not plan.causal):
+    plain = plan.table is None and plan.real is None and (plan.q_len in (1, plan.k_len) or not plan.causal)
+    if plain and not (q.device.type=="cpu" and plan.causal and plan.q_len in _ZEROS_PAY):
         return F.scaled_dot_product_attention(q, k, v, is_causal=plan.causal and plan.q_len > 1)
     table = _table(plan, q)
     learned = table.requires_grad and torch.is_grad_enabled()
     if q.device.type!="cpu" or torch.compiler.is_compiling(): return _over_view(q, k, v, table, plan)
-    if learned and _keeps_weights(plan, table, q): return _Held.apply(q, k, v, table.expand(q.shape[1], -1), plan)
+    if learned and _is_short(plan, table, q): return _Short.apply(q, k, v, table.expand(q.shape[1], -1), plan)
     if not learned and plan.q_len <= _block_size(plan): return _over_view(q, k, v, table, plan)
     return blockwise_attention(q, k, v, table, plan)
 
