@@ -100,14 +100,16 @@ def measure(
     return dict(nll=nll, documents=documents, non_overlapping=blocks, sliding=sliding, cumulative=cumulative_gradient(shares),
                 erf=spread.erf, cumulative_spread=spread.standard_error, erf_interval=(spread.low, spread.high))
 
-# %% ../nbs/16_experiments.ipynb #0d41acce
+# %% ../nbs/16_experiments.ipynb #1e0a0064
 def step_seconds(
     spec:RunSpec, # a run
-    repeats:int=5, # steps timed per engine, in turns; the fastest counts
-)->dict: # per engine: seconds of a training step, and of a step per token
-    "Time of one training step on the automatic engine and on plain materialised attention"
+    repeats:int=10, # steps timed per case, in turns; the fastest counts
+)->dict: # seconds of a training step: automatic engine, materialised bias, and Sandwich with a materialised bias
+    "Time of one training step on the automatic engine, on plain attention, and of Sandwich on plain attention (paper, section 6)"
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    models = {name: TransformerLM(spec.model_config, backend=name).to(device) for name in ('auto', 'materialized')}
+    plain = replace(spec.model_config, encoding='sandwich', encoding_options={})
+    cases = dict(auto=(spec.model_config, 'auto'), materialized=(spec.model_config, 'materialized'), sandwich=(plain, 'materialized'))
+    models = {name: TransformerLM(config, backend=engine).to(device) for name, (config, engine) in cases.items()}
     tokens = torch.zeros(spec.train.batch_size, spec.train_len, dtype=torch.int64, device=device)
     times = {name: [] for name in models}
     for _ in range(repeats+1):
@@ -117,9 +119,9 @@ def step_seconds(
             torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
             if device=='cuda': torch.cuda.synchronize()
             times[name].append(time.perf_counter()-start)
-    return {name: dict(step_seconds=min(t[1:])) for name, t in times.items()}
+    return {name: min(t[1:]) for name, t in times.items()}
 
-# %% ../nbs/16_experiments.ipynb #ad436732
+# %% ../nbs/16_experiments.ipynb #aea39004
 def _checkpoints(spec, out): return Path(out)/spec.scale/'checkpoints'/train_key(spec)
 
 def _trained(spec, out, data, report, progress):
@@ -130,7 +132,7 @@ def _trained(spec, out, data, report, progress):
 def _training_facts(fitted, spec):
     "What a result keeps of a training"
     return dict(status='finished' if fitted.diverged_at is None else f'diverged at step {fitted.diverged_at}', parameters=sum(p.numel() for p in fitted.model.parameters()),
-                loss=fitted.loss, seconds=fitted.seconds, tokens_per_second=fitted.tokens_per_second, step_seconds=fitted.step_seconds, peak_memory=fitted.peak_memory, engines=step_seconds(spec))
+                loss=fitted.loss, seconds=fitted.seconds, tokens_per_second=fitted.tokens_per_second, step_seconds=fitted.step_seconds, peak_memory=fitted.peak_memory, step_cases=step_seconds(spec))
 
 # %% ../nbs/16_experiments.ipynb #9e387a74
 def _checked(result, spec, path):
@@ -161,7 +163,7 @@ def run(
     save_result(result, out)
     return load_result(path)
 
-# %% ../nbs/16_experiments.ipynb #06b25bd9
+# %% ../nbs/16_experiments.ipynb #39ac0515
 def _work(item, report):
     "One run in a process of its own"
     spec, out = item
@@ -171,7 +173,7 @@ class _Bar:
     "One progress bar over all runs: how many are finished, which are at work, the time left"
     def __init__(self, specs, enabled):
         self.specs, self.shares, self.working, self.finished = specs, [0.]*len(specs), {}, 0
-        self.bar = tqdm(total=len(specs), disable=not enabled, mininterval=1, bar_format='{desc} {percentage:3.0f}%|{bar:20}| {elapsed} gone, {remaining} left')
+        self.bar = tqdm(total=len(specs), disable=not enabled, mininterval=1, smoothing=0, bar_format='{desc} {percentage:3.0f}%|{bar:20}| {elapsed} gone, {remaining} left')
 
     def __call__(self, index, kind, value):
         if kind=='started': self.working[index] = self.specs[index].label
@@ -205,7 +207,7 @@ def reproduce(
     finally: bar.bar.close()
     return [load_result(result_path(s, out)) for s in specs if result_path(s, out).exists()], {run_key(todo[i]): message for i, message in failed.items()}
 
-# %% ../nbs/16_experiments.ipynb #abf6e743
+# %% ../nbs/16_experiments.ipynb #6bf8d629
 def estimate_seconds(
     specs:Sequence[RunSpec], # runs
     processes:int=2, # side by side
@@ -215,7 +217,7 @@ def estimate_seconds(
     for s in specs: sizes.setdefault((s.n_layers, s.d_model, s.train_len, s.train.batch_size, s.vocab_size), []).append(s)
     total = 0.
     for (_, _, length, batch, _), group in sizes.items():
-        step = step_seconds(group[0], repeats=2)['auto']['step_seconds']
+        step = step_seconds(group[0], repeats=2)['auto']
         for s in group:
             read = s.eval.n_segments*sum(s.eval.lengths)+2*len(s.eval.lengths)*s.eval.block_tokens+3*s.eval.erf_segments*s.eval.erf_len
             total += step*(s.train.steps+read/(3*batch*length))

@@ -65,7 +65,19 @@ def _half_width(runs):
     rows = np.asarray([np.mean(r.nll, axis=0) for r in runs] if len(runs)>1 else runs[0].nll)
     return 1.96*rows.std(axis=0, ddof=1)/np.sqrt(len(rows))
 
-# %% ../nbs/17a_report.ipynb #1ea818aa
+# %% ../nbs/17a_report.ipynb #37d8e3a6
+def _tell_apart(ax):
+    "Line styles for models that share the colour of their encoding, and a legend that shows them"
+    seen, styles = {}, ['-', '--', ':', '-.', (0, (5, 1, 1, 1, 1, 1))]
+    for line in ax.lines:
+        if line.get_label().startswith('_') or line.get_gid()=='train_len' or len(line.get_xdata())<3: continue
+        before = seen.setdefault(line.get_color(), [])
+        line.set_linestyle(styles[len(before)%len(styles)])
+        before.append(line)
+    ax.legend()
+    return ax.get_figure()
+
+# %% ../nbs/17a_report.ipynb #2ade04d6
 def extrapolation_figure(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -76,7 +88,7 @@ def extrapolation_figure(
     figure, ax = plt.subplots(figsize=(7, 4))
     plot_extrapolation(spec.eval.lengths, {k: _mean_losses(v) for k, v in runs.items()}, spec.train_len, ax, {k: _half_width(v) for k, v in runs.items()})
     ax.set_yscale('log')
-    return figure
+    return _tell_apart(ax)
 
 def gradient_figure(
     results:Sequence[RunResult], # of any scales
@@ -87,7 +99,7 @@ def gradient_figure(
     figure, ax = plt.subplots(figsize=(7, 4))
     for label, seeds in runs.items():
         plot_cumulative_gradient(np.mean([r.cumulative for r in seeds], axis=0), ax, label, train_len=seeds[0].spec.train_len)
-    return figure
+    return _tell_apart(ax)
 
 def bias_figure(
     results:Sequence[RunResult], # of any scales
@@ -101,7 +113,7 @@ def bias_figure(
         if bias is None or bias.requires_grad: continue
         plot_profile(bias[-1], ax, label)
     ax.set_title('last head')
-    return figure
+    return _tell_apart(ax)
 
 FIGURES = dict(extrapolation=extrapolation_figure, gradient=gradient_figure, bias=bias_figure)
 

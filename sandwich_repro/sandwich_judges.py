@@ -132,12 +132,12 @@ def _rises_again(e):
     rises = {label: one(label) for label in found}
     return all_of(negated(is_level(r)) for r in rises.values()), 'last length against the best: '+', '.join(f'{s} {plus_minus(r)}' for s, r in rises.items())+_of(found, ('sandwich', *LEARNED)), {s: r.mean for s, r in rises.items()}
 
-# %% ../nbs/16c_sandwich_judges.ipynb #0e2bb7a2
+# %% ../nbs/16c_sandwich_judges.ipynb #15829150
 def _learned_cost(e):
     found = e.present(LEARNED)
     gaps = {s: e.gap('sandwich', s, m) for s in found for m in (2,)}
-    def plain(label): return float(np.mean([r.training['engines']['materialized']['step_seconds'] for r in e.runs(label)]))
-    times = {s: plain(s)/plain('sandwich') for s in found}
+    def ratio(run): return run.training['step_cases']['materialized']/run.training['step_cases']['sandwich']  # timed in turns in one process
+    times = {s: float(np.mean([ratio(r) for r in e.runs(s)])) for s in found}
     answer = all_of([*(negated(at_most(g, 0)) for g in gaps.values()), *(t>=1.05 for t in times.values())])
     return answer, ', '.join(f'sandwich − {s} {plus_minus(gaps[s])} nats at 2·L_tr, step time {times[s]:.2f}×' for s in found), times
 

@@ -26,7 +26,7 @@ def made_up(spec, level, rises, erf, share=.9, jump=False, blocks=0., seconds=1.
     "A result with the wanted loss at L_tr, rise by multiple of L_tr, receptive field, and fall over blocks"
     noise = .1*(np.arange(24)%3)
     nll = np.stack([level+noise+np.interp(n/spec.train_len, *rises) for n in spec.eval.lengths], axis=1)
-    return RunResult(spec, {}, dict(status='finished', seconds=1., engines=dict(materialized=dict(step_seconds=seconds))), nll=nll, documents=np.arange(24)//2,
+    return RunResult(spec, {}, dict(status='finished', seconds=1., step_cases=dict(materialized=seconds, sandwich=1.)), nll=nll, documents=np.arange(24)//2,
                      erf=erf, erf_interval=(erf, erf), cumulative=curve(erf, share, jump*spec.train_len), non_overlapping={str(n): np.exp(level-blocks*np.log2(n/N)) for n in spec.eval.lengths})
 
 
