@@ -139,7 +139,7 @@ td.long { white-space: normal; min-width: 18rem; overflow-wrap: anywhere } img {
 ''', autoescape=True)
 _STYLES = {'held': 'held', 'not reproduced': 'not', 'inconclusive': 'inconclusive', 'not tested at this scale': 'untested'}
 
-# %% ../nbs/17a_report.ipynb #0aeea6f9
+# %% ../nbs/17a_report.ipynb #7427eb5e
 def _sources(results):
     "Every distinct value of the provenance of some runs"
     keys = dict.fromkeys(k for r in results for k in r.provenance)
@@ -154,7 +154,7 @@ def _svg(figure):
         plt.close(figure)
         return file.getvalue()
 
-def _corpus_line(c): return f"{c['name']} ({c.get('version', '')}, {c['mb']:.1f} MB, sha256 {c['sha256'][:12]})"
+def _corpus_line(c): return '; '.join([f"{c['name']} ({c.get('version', '')}, {c['mb']:.1f} MB, sha256 {c['sha256'][:12]})", *c.get('notes', [])])
 
 def count_outcomes(
     verdicts:Sequence[Verdict], # of `check_claims`
