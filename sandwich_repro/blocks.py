@@ -97,7 +97,7 @@ def _tile(
     torch.addcmul(change, weights, delta, value=-1, out=dlogits)
     return weights, g, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
-# %% ../nbs/09b_blocks.ipynb #840251df
+# %% ../nbs/09b_blocks.ipynb #4c60ec93
 def _extended(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     real:Tensor|None, # True at real tokens
@@ -114,11 +114,11 @@ def _tile_size(
     plan:AttentionPlan, # with its reach
     pairs:int, # of row and head
 )->tuple[int, int]: # queries of a tile, and entries of its scratch memory
-    "Tiles that stay within a core's cache, as whole rows allow"
+    "Tiles whose share of each thread stays within a core's cache, as whole rows allow"
     reach = min(plan.k_len, plan.farthest - plan.nearest + 128)
     size = max(16, min(128, plan.q_len, 300_000 // (reach + 144)))
     one = size * (reach + size + 16)
-    return size, one * max(1, min(pairs, 300_000 // one))
+    return size, one * max(1, min(pairs, 300_000 * torch.get_num_threads() // one))
 
 def _learned_backward(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass

@@ -52,8 +52,12 @@ def materialized_attention(
     "PyTorch's attention with the mask of every pair of tokens"
     return F.scaled_dot_product_attention(q, k, v, attn_mask=_as_mask(plan.mask, q))
 
-# %% ../nbs/09d_engines.ipynb #9b8fccbe
-_SHORT, _CACHED = 256, 2**17 # longest text, in tokens, that `_Short` attends over; entries of its tiles
+# %% ../nbs/09d_engines.ipynb #abf8d46d
+_SHORT, _CACHED = 256, 2**17 # longest text, in tokens, that `_Short` attends over; entries of its tiles for each thread
+
+def _room(plan, pairs):
+    "Entries of the tiles of all threads"
+    return min(_CACHED * torch.get_num_threads(), pairs * 64 * plan.k_len)
 
 def _product(a, b, room):
     "Matrix products in memory that is used again: fresh memory would cost more than the product"
@@ -67,11 +71,11 @@ def _weights(q, k, bias, room):
 
 def _short_blocks(plan, table, batch):
     "Blocks of queries: slices of queries and keys, the bias, and groups of pairs with their heads"
-    heads = table.shape[0]
+    heads, entries = table.shape[0], _room(plan, batch * table.shape[0])
     for first, end, left, right in _blocks(plan, 64):
         bias = _hankel(table, plan.q_len, (first, end), (left, right)).flip(1)
         groups = [(slice(i, j), slice(i % heads, i % heads + min(j - i, heads)))
-                  for i, j in _groups(batch, heads, _CACHED // bias[0].numel())]
+                  for i, j in _groups(batch, heads, entries // bias[0].numel())]
         yield slice(first, end), slice(left, right), bias, groups
 
 def _along_diagonals(change, total, start):
@@ -81,13 +85,13 @@ def _along_diagonals(change, total, start):
     skewed.as_strided((heads, n, w), (n*(n + w), n + w + 1, 1)).copy_(change.flip(1))
     total[:, start:start + n + w - 1] += skewed.sum(1)[:, :-1]
 
-# %% ../nbs/09d_engines.ipynb #4e4ad486
+# %% ../nbs/09d_engines.ipynb #9eb0bba8
 class _Short(torch.autograd.Function):
     "Attention over a short text with a learned table: plain products of tiles that stay in a core's cache"
     @staticmethod
     def forward(ctx, q, k, v, table, plan):
         shape, (q, k, v) = q.shape, (t.flatten(0, 1) for t in (q * q.shape[-1]**-0.5, k, v))
-        out, room = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(_CACHED)
+        out, room = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(_room(plan, q.shape[0]))
         for rows, keys, bias, groups in _short_blocks(plan, table, shape[0]):
             for g, h in groups: torch.bmm(_weights(q[g, rows], k[g, keys], bias[h], room), v[g, keys], out=out[g, rows])
         ctx.save_for_backward(q, k, v, table)
@@ -99,7 +103,7 @@ class _Short(torch.autograd.Function):
     def backward(ctx, upstream):
         (q, k, v, table), upstream = ctx.saved_tensors, upstream.flatten(0, 1)
         dq, dk, dv, dtable = (torch.zeros_like(t) for t in (q, k, v, table))
-        rooms = q.new_empty(2, _CACHED)
+        rooms = q.new_empty(2, _room(ctx.plan, q.shape[0]))
         for rows, keys, bias, groups in _short_blocks(ctx.plan, table, ctx.shape[0]):
             dbias = torch.zeros_like(bias)
             for g, h in groups:
