@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM := false
 EACH := xargs -r -n 1 -P 2 $(BIN)/python tools/execute.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv reproduce test check prepare docs results pages readme
+.PHONY: help venv reproduce test check prepare docs results pages readme bench
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,3 +56,7 @@ results: $(STAMP) ## complete the committed reference results
 
 pages: $(STAMP) ## run the pages that read results again and store their outputs
 	find nbs/repro -name '*.ipynb' -not -path '*/.*' | sort | $(EACH)
+
+bench: $(STAMP) ## time attention, evaluation and training against peers; writes bench/RESULTS.md
+	$(BIN)/python -m pip install -q --no-build-isolation -e '.[bench]'
+	env -u OMP_NUM_THREADS -u MKL_NUM_THREADS -u OPENBLAS_NUM_THREADS $(BIN)/python bench/run.py
