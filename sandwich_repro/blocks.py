@@ -165,7 +165,15 @@ def _fixed_backward(
             dv[rows, :, keys] += new[2]
     return [dq, dk, dv]
 
-# %% ../nbs/09b_blocks.ipynb #d9726c2b
+# %% ../nbs/09b_blocks.ipynb #9dd86f5c
+def _first_order(backward):
+    "A backward pass that has no derivative of its own, and says so when it is asked for one"
+    def checked(ctx, *gradients):
+        if torch.is_grad_enabled(): raise NotImplementedError("gradients of gradients: use backend='reference'")
+        return backward(ctx, *gradients)
+    return checked
+
+# %% ../nbs/09b_blocks.ipynb #c6c00251
 class _Blockwise(torch.autograd.Function):
     "Attention in blocks over a view of the table"
     @staticmethod
@@ -181,7 +189,7 @@ class _Blockwise(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_first_order
     def backward(ctx, g):
         saved, learned = ctx.saved_tensors, ctx.needs_input_grad[3]
         grads = (_learned_backward if learned else _fixed_backward)(saved, ctx.plan, g)

@@ -53,7 +53,7 @@ def differences(
         elif a!=b: found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
     return found
 
-# %% ../nbs/11a_checkpoint.ipynb #feb2b7a6
+# %% ../nbs/11a_checkpoint.ipynb #bb732277
 _STATE_KEY = "sandwich_repro"  # where a checkpoint keeps what is ours
 
 def read_checkpoint(
@@ -64,7 +64,7 @@ def read_checkpoint(
     if not path.exists(): return None
     try: content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as e: raise ValueError(f"{path} cannot be read as a checkpoint ({type(e).__name__}): move it away to train again") from e
-    there = content.get("callbacks", {}).get(_STATE_KEY, {}).get("identity")
+    there = content.get("callbacks", {}).get(_STATE_KEY, {}).get("identity") if isinstance(content, dict) else None
     require(there is not None, f"{path} is a checkpoint of something else: use another folder")
     both = [k for k in dict.fromkeys([*there, *identity]) if k!="spec" or there.get(k) and identity.get(k)]
     found = differences({k: there.get(k) for k in both}, {k: identity.get(k) for k in both})

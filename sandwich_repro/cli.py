@@ -113,7 +113,7 @@ def _results(scale, out)->list[RunResult]:
     if not found: raise ValueError(f"no results in {Path(out)/scale}: make them with: sandwich-repro reproduce --scale {scale} --out {out}")
     return found
 
-# %% ../nbs/19_cli.ipynb #c5f4af58
+# %% ../nbs/19_cli.ipynb #15955156
 def _plan(specs, todo, processes):
     "Print the runs and how long they would take"
     from sandwich_repro.experiments import estimate_seconds
@@ -134,6 +134,7 @@ def reproduce(
     "Train what is missing of a grid, measure it, and report which claims held. Safe to stop and start again."
     from sandwich_repro import experiments
     chosen = _scale(scale)
+    if seeds<1 or processes<0: raise ValueError(f"seeds={seeds} must be at least 1 and processes={processes} at least 0")
     specs = _shard(experiments.grid_specs(grids or ['default'], chosen, range(seeds)), shard)
     todo = experiments.missing(specs, out)
     if dry_run: return _plan(specs, todo, processes or chosen.processes)
@@ -148,7 +149,7 @@ def reproduce(
 def _shard(specs, text):
     "Every n-th run, starting at the i-th"
     parts = text.split('/')
-    if len(parts)!=2 or not all(p.isdigit() for p in parts) or not 1<=int(parts[0])<=int(parts[1]):
+    if len(parts)!=2 or not all(p.isascii() and p.isdigit() for p in parts) or not 1<=int(parts[0])<=int(parts[1]):
         raise ValueError(f"shard={text!r} must have the form i/n with i from 1 to n, e.g. 1/4")
     return specs[int(parts[0])-1::int(parts[1])]
 
@@ -214,12 +215,15 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #33a92d7f
+# %% ../nbs/19_cli.ipynb #ea8be9a2
 def main()->None:
     "The entry point of `sandwich-repro`: usage errors and `ValueError` end with status 2 and one line"
     try: app(prog_name='sandwich-repro')
     except ValueError as error:
         print(f"sandwich-repro: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"sandwich-repro: {error.filename or ''}: {error.strerror or error}: name another file or folder", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)

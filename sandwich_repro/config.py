@@ -128,7 +128,7 @@ class EvalConfig:
         for f in ('n_segments', 'erf_segments', 'batch_size', 'block_tokens'): _whole(f, getattr(self, f))
         _whole('erf_len', self.erf_len, least=2)
 
-# %% ../nbs/00_config.ipynb #c323d6a6
+# %% ../nbs/00_config.ipynb #179ec4ea
 _PAPER_LEN = 512
 
 def map_options(
@@ -139,12 +139,15 @@ def map_options(
     "The paper's constants, carried from 512 training tokens to another training length"
     s, name = _PAPER_LEN/train_len, {'alibi': 'same_h' if 'same_h' in options else 'shift', 'window': 'window'}.get(encoding)
     value = options.get(name, 0 if name=='shift' else None)
-    if encoding=='t5': return {'n_buckets': 16 if s>=4 else 32, 'max_distance': max(train_len//4, 1), **options}
-    if not isinstance(value, (int, float)) or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
+    if encoding=='t5':
+        n_buckets = 16 if s>=4 else 32
+        return {'n_buckets': n_buckets, 'max_distance': max(train_len//4, n_buckets//2+1), **options}  # beyond the exact buckets
+    number = isinstance(value, int if name=='window' else (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
     if encoding=='alibi': return {**options, name: value-math.log2(s)}
     return {**options, name: max(1, round(value/s)) if value>0 else value}
 
-# %% ../nbs/00_config.ipynb #84548406
+# %% ../nbs/00_config.ipynb #da2631a3
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')
 
 def model_label(
@@ -175,6 +178,7 @@ class RunSpec:
 
     def __post_init__(self):
         _whole('seed', self.seed, least=0)
+        require(self.seed<2**32, f"seed={self.seed} must be below {2**32}")
         if not self.label: object.__setattr__(self, 'label', model_label(self.encoding, self.encoding_options))
         self.model_config  # checks the sizes
 
@@ -183,7 +187,7 @@ class RunSpec:
         "The model's part of the specification"
         return ModelConfig(**{f.name: getattr(self, f.name) for f in fields(ModelConfig) if hasattr(self, f.name)})
 
-# %% ../nbs/00_config.ipynb #7b4a597f
+# %% ../nbs/00_config.ipynb #404f4235
 def spec_to_dict(
     spec:RunSpec, # a run
 )->dict: # plain values, as they stand in a result file
@@ -210,7 +214,7 @@ def run_key(
     "The name of a run's result file: a readable part and a hash of all fields but the label"
     symbols = {f' {v}=': f' {k}=' for k, v in _SYMBOLS.items()}
     name = re.sub('|'.join(symbols), lambda m: symbols[m[0]], spec.label).split(':')[-1]
-    readable = [Path(spec.corpus).stem, re.sub(r'[^\w.-]+', '_', name, flags=re.A), f's{spec.seed}']
+    readable = [*(re.sub(r'[^\w.-]+', '_', part, flags=re.A)[:60] for part in (Path(spec.corpus).stem, name)), f's{spec.seed}']  # file names are bounded
     return '-'.join([*readable, _digest({k: v for k, v in spec_to_dict(spec).items() if k!='label'})])
 
 def train_values(

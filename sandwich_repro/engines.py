@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENGINES', 'reference_attention', 'materialized_attention', 'sdpa_attention', 'compiled_attention']
 
-# %% ../nbs/09d_engines.ipynb #c7b2a840
+# %% ../nbs/09d_engines.ipynb #8bcfe9ef
 import warnings
 
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .blocks import _block_masks, _block_size, _blocks, _groups, blockwise_attention
+from .blocks import _first_order, _block_masks, _block_size, _blocks, _groups, blockwise_attention
 from .flex import _TILE, flex_attention
 from .masks import AttentionPlan, _hankel, bias_table
 from .position import PositionalEncoding
@@ -85,7 +85,7 @@ def _along_diagonals(change, total, start):
     skewed.as_strided((heads, n, w), (n*(n + w), n + w + 1, 1)).copy_(change.flip(1))
     total[:, start:start + n + w - 1] += skewed.sum(1)[:, :-1]
 
-# %% ../nbs/09d_engines.ipynb #9eb0bba8
+# %% ../nbs/09d_engines.ipynb #e0431e65
 class _Short(torch.autograd.Function):
     "Attention over a short text with a learned table: plain products of tiles that stay in a core's cache"
     @staticmethod
@@ -99,7 +99,7 @@ class _Short(torch.autograd.Function):
         return out.unflatten(0, shape[:2])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @_first_order
     def backward(ctx, upstream):
         (q, k, v, table), upstream = ctx.saved_tensors, upstream.flatten(0, 1)
         dq, dk, dv, dtable = (torch.zeros_like(t) for t in (q, k, v, table))

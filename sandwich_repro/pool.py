@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['side_by_side']
 
-# %% ../nbs/15a_pool.ipynb #f3d92438
+# %% ../nbs/15a_pool.ipynb #826337e6
 import multiprocessing
 import os
 import queue
@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable, Sequence
 
 import torch
+
+from .config import require
 
 # %% ../nbs/15a_pool.ipynb #3640e03a
 def _child(work, item, index, events, threads, gpu):
@@ -49,7 +51,7 @@ def _stop(running):
         process.join(timeout=60)
         if process.is_alive(): process.kill()
 
-# %% ../nbs/15a_pool.ipynb #a1c2cbd8
+# %% ../nbs/15a_pool.ipynb #6ea34194
 def side_by_side(
     work:Callable, # importable function of an item and a callback that takes the share done, 0 to 1
     items:Sequence, # what can be pickled
@@ -57,6 +59,7 @@ def side_by_side(
     on_event:Callable=lambda index, kind, value: None, # hears of started, progress (with a share), done, failed and stopped (with a message)
 )->dict[int, str]: # message by index, for the items that failed
     "Work on items in processes of their own, a few at a time; an item that fails stops no other"
+    require(processes>=1, f"processes={processes} must be at least 1")
     context = multiprocessing.get_context('spawn')
     events, waiting, running, ended = context.Queue(), list(range(len(items)))[::-1], {}, {}
     free, slots = list(range(processes))[::-1], {}

@@ -153,7 +153,20 @@ def save_result(
     write_atomically(path, json.dumps(content, ensure_ascii=False, allow_nan=False)+'\n')
     return path
 
-# %% ../nbs/15_results.ipynb #ebfdd633
+# %% ../nbs/15_results.ipynb #7559c7c7
+def _require_whole(result):
+    "Raise unless the numbers of a result have the shapes that its specification asks for"
+    facts, wanted = result.training, result.spec.eval
+    require(isinstance(facts, dict) and 'status' in facts, "training has no status")
+    require(isinstance(result.corpus, dict) and 'sha256' in result.corpus, "corpus has no sha256")
+    if result.diverged: return
+    nll = np.asarray(result.nll, dtype=np.float64)  # raises where rows are ragged or an entry is missing
+    require(nll.ndim==2 and nll.shape[1]==len(wanted.lengths) and np.isfinite(nll).all(), "nll must hold one finite loss per segment and length")
+    require(len(result.documents)==len(nll), "documents must name one document per segment")
+    require(isinstance(result.erf, int) and len(result.erf_interval)==2, "erf or its interval is missing")
+    require(len(result.cumulative)>0, "cumulative is empty")
+
+# %% ../nbs/15_results.ipynb #390abd42
 def load_result(
     path:Path, # a JSON file written by `save_result`
 )->RunResult: # what was saved
@@ -162,10 +175,15 @@ def load_result(
     except (OSError, ValueError) as error: raise ValueError(f"{path} is not a readable result: {error}") from None
     ours = isinstance(content, dict) and content.get('kind')=='sandwich_repro.RunResult'
     require(ours, f"{path} is not a result of sandwich_repro: move it elsewhere")
-    require(content['schema']<=_SCHEMA, f"{path} has schema {content['schema']}, this version reads up to {_SCHEMA}: update sandwich_repro")
+    schema = content.get('schema')
+    require(isinstance(schema, int), f"{path} is not a whole result: schema={schema!r}")
+    require(schema<=_SCHEMA, f"{path} has schema {schema}, this version reads up to {_SCHEMA}: update sandwich_repro")
     names = [f.name for f in fields(RunResult)]
-    try: return RunResult(**{k: spec_from_dict(v) if k=='spec' else v for k, v in content.items() if k in names})
+    try:
+        result = RunResult(**{k: spec_from_dict(v) if k=='spec' else v for k, v in content.items() if k in names})
+        _require_whole(result)
     except (TypeError, KeyError, ValueError) as error: raise ValueError(f"{path} is not a whole result: {error}") from None
+    return result
 
 def load_results(
     folder:Path, # an output folder, or the folder of one scale

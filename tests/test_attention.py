@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sandwich_repro.absolute import Rotary
+from sandwich_repro.encodings import make_encoding
 from sandwich_repro.attention import _warned, available_backends, biased_attention, toeplitz_mask
 from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
 
@@ -259,3 +260,14 @@ def test_random_shapes(seed):
         q, k, v = tensors(q_len, k_len, seed=seed)
         got, exact = (biased_attention(q, k, v, FixedBias(sandwich_like), backend=b, **options) for b in ("auto", "reference"))
         assert_close(got, exact, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['alibi', 't5'])
+@pytest.mark.parametrize('length', [8, 65, 300])
+def test_gradients_of_gradients_are_right_or_refused(name, length):
+    "Never a number that lacks the second-order part"
+    q = torch.randn(1, 2, length, 4, requires_grad=True)
+    y = biased_attention(q, q.detach(), q.detach(), make_encoding(name, 2, 8))
+    with pytest.raises((NotImplementedError, RuntimeError), match='reference|not implemented'):
+        g, = torch.autograd.grad(y.sum(), q, create_graph=True)
+        g.square().sum().backward()

@@ -11,8 +11,16 @@ import pytest
 
 from sandwich_repro import experiments
 from sandwich_repro.config import SCALES, RunSpec
+from sandwich_repro.encodings import make_encoding
 from sandwich_repro.pool import side_by_side
 from sandwich_repro.results import load_results
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_every_model_of_every_grid_can_be_made(scale):
+    "The scale map gives each encoding options that it takes"
+    for spec in experiments.grid_specs(['all'], SCALES[scale]):
+        make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
 
 
 def work_or_die(item, report):
