@@ -215,16 +215,21 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #ea8be9a2
+# %% ../nbs/19_cli.ipynb #c979c263
+_USAGE = next(c for c in typer.BadParameter.__mro__ if c.__name__=='ClickException')  # Click's or Typer's own, by version
+
 def main()->None:
     "The entry point of `sandwich-repro`: usage errors and `ValueError` end with status 2 and one line"
-    try: app(prog_name='sandwich-repro')
+    try: sys.exit(app(prog_name='sandwich-repro', standalone_mode=False) or 0)
+    except _USAGE as error:
+        if type(error).__name__!='NoArgsIsHelpError': print(f"sandwich-repro: {' '.join(error.format_message().split())} (in: {' '.join(sys.argv[1:])})", file=sys.stderr)
+        sys.exit(2)
     except ValueError as error:
         print(f"sandwich-repro: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         print(f"sandwich-repro: {error.filename or ''}: {error.strerror or error}: name another file or folder", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)
         sys.exit(130)

@@ -81,8 +81,10 @@ def test_folder_not_writable(call, tmp_path):
 
 
 def test_click_errors_are_status_2(call):
-    code, _, err = call('train', '--no-such-option')
-    assert code==2 and 'no-such-option' in err and 'Traceback' not in err
+    for words, message in ((['train', '--encodng', 'alibi'], '--encoding'), (['train', '--n-heads', 'x'], '--n-heads x'), (['trian'], 'train')):
+        code, _, err = call(*words)
+        assert code==2 and message in err and len(err.splitlines())==1
+    assert call()[0]==2
 
 
 def test_one_model_from_training_to_report(call, tmp_path):
