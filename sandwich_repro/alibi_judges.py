@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SHIFTS', 'SAME_H', 'WINDOWS', 'MORE_WINDOWS', 'ALIBI_JUDGES']
 
-# %% ../nbs/16b_alibi_judges.ipynb #1aec67b7
+# %% ../nbs/16b_alibi_judges.ipynb #9b41752b
 from .evidence import (
-    Missing, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau)
+    _OUTCOMES, Missing, _erf, _of, _short, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau)
 from .results import plus_minus
 
 # %% ../nbs/16b_alibi_judges.ipynb #d889f77a
@@ -15,12 +15,6 @@ SHIFTS = tuple(f'alibi Δ={d}' for d in (-3, 0, 2, 4, 6, 8))
 SAME_H = tuple(f'alibi h={h}' for h in (0, 2, 4, 6, 8))
 WINDOWS = tuple(f'window w={w}' for w in (40, 80, 100, 120, 160, 320))
 MORE_WINDOWS = tuple(f'window w={w}' for w in (240, 480))
-
-# %% ../nbs/16b_alibi_judges.ipynb #bc33f5a2
-def _erf(e, label): return f'{e.erf(label)[1]:.2f}'
-def _of(found, asked): return '' if len(found)==len(asked) else f' ({len(found)} of {len(asked)} models)'
-_SAY = {True: 'held', False: 'not reproduced', None: 'inconclusive'}
-def _short(label): return label.split(' ')[-1]
 
 # %% ../nbs/16b_alibi_judges.ipynb #7bcf86de
 def _alibi_rises_then_stays(e):
@@ -83,7 +77,7 @@ def _window_erfs(e):
     sides = [erf_within(e, w) if w in WINDOWS[:3] else negated(erf_within(e, w)) for w in found]
     return all_of([*sides, erfs==sorted(erfs)]), 'ERF/L_tr: '+', '.join(f'{_short(w)} {x:.2f}' for w, x in zip(found, erfs))+_of(found, WINDOWS), dict(zip(found, erfs))
 
-# %% ../nbs/16b_alibi_judges.ipynb #fc0aeb3f
+# %% ../nbs/16b_alibi_judges.ipynb #1db172e5
 def _erf_decides(e):
     found = e.present(SHIFTS+SAME_H+WINDOWS+MORE_WINDOWS)
     within = {label: erf_within(e, label) for label in found}
@@ -91,7 +85,7 @@ def _erf_decides(e):
     a = all_of(level[s] for s in found if within[s]) if True in within.values() else None
     b = all_of(negated(level[s]) for s in found if within[s] is False) if False in within.values() else None
     against = [s for s in found if within[s] is False and level[s]]+[s for s in found if within[s] and level[s] is False]
-    line = f"(a) {_SAY[a]}, (b) {_SAY[b]}; ERF ≤ L_tr: {sum(x is True for x in within.values())}, > L_tr: {sum(x is False for x in within.values())} models"
+    line = f"(a) {_OUTCOMES[a]}, (b) {_OUTCOMES[b]}; ERF ≤ L_tr: {sum(x is True for x in within.values())}, > L_tr: {sum(x is False for x in within.values())} models"
     return all_of([a, b]), line+(f"; against it: {', '.join(f'{s} (ERF {_erf(e, s)})' for s in against)}" if against else ''), dict(a=a, b=b, against=against)
 
 def _need_all_tokens(e):

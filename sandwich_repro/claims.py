@@ -5,18 +5,18 @@
 # %% auto #0
 __all__ = ['CLAIMS', 'Verdict', 'Claim', 'check_claims']
 
-# %% ../nbs/17_claims.ipynb #e96ef57c
+# %% ../nbs/17_claims.ipynb #eb00ee57
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .alibi_judges import ALIBI_JUDGES
-from .evidence import Missing, evidence_for
+from .evidence import _OUTCOMES, Missing, evidence_for
 from .results import RunResult
 from .sandwich_judges import SANDWICH_JUDGES
 
-# %% ../nbs/17_claims.ipynb #d9293472
+# %% ../nbs/17_claims.ipynb #32c5c206
 @dataclass(frozen=True)
 class Verdict:
     "What the results say about one claim"
@@ -33,8 +33,6 @@ class Claim:
     text:str # the claim in our words
     grids:tuple # keys of `GRIDS` whose runs it needs; empty if it needs none
     judge:Callable # evidence -> (True, False or None; one line; numbers)
-
-_OUTCOMES = {True: 'held', False: 'not reproduced', None: 'inconclusive'}
 
 # %% ../nbs/17_claims.ipynb #4c609ed7
 _JUDGES = ALIBI_JUDGES | SANDWICH_JUDGES

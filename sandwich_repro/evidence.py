@@ -210,3 +210,9 @@ def largest_rise(
 )->PairedDifference: # nats
     "The rise at the length where it is largest"
     return max(evidence.rises(label, **which).values(), key=lambda r: r.mean)
+
+# %% ../nbs/16a_evidence.ipynb #95d8ddc0
+_OUTCOMES = {True: 'held', False: 'not reproduced', None: 'inconclusive'}
+def _erf(e, label): return f'{e.erf(label)[1]:.2f}'
+def _of(found, asked): return '' if len(found)==len(asked) else f' ({len(found)} of {len(asked)} models)'
+def _short(label): return label.split(' ')[-1]

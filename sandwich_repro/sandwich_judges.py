@@ -5,25 +5,20 @@
 # %% auto #0
 __all__ = ['FREE', 'LEARNED', 'SANDWICH_JUDGES']
 
-# %% ../nbs/16c_sandwich_judges.ipynb #9d35a7ba
+# %% ../nbs/16c_sandwich_judges.ipynb #5448f12b
 import math
 
 import numpy as np
 import torch
 
 from .absolute import sinusoidal_embedding
-from .evidence import Missing, all_of, any_of, at_most, erf_within, explodes, is_gain, is_level, largest_rise, negated
+from .evidence import Missing, _erf, _of, _short, all_of, any_of, at_most, erf_within, explodes, is_gain, is_level, largest_rise, negated
 from .results import plus_minus
 from .sandwich import fit_log_curve, sandwich_bias, smoothed_sandwich_bias
 
 # %% ../nbs/16c_sandwich_judges.ipynb #a1c1b8e0
 FREE = ('sandwich', 'smoothed_sandwich', 'alibi Δ=0', 'sinusoidal', 'rotary')
 LEARNED = ('kerple_log', 't5')
-
-# %% ../nbs/16c_sandwich_judges.ipynb #e4d2695f
-def _erf(e, label): return f'{e.erf(label)[1]:.2f}'
-def _of(found, asked): return '' if len(found)==len(asked) else f' ({len(found)} of {len(asked)} models)'
-def _short(label): return label.split(' ')[-1]
 
 # %% ../nbs/16c_sandwich_judges.ipynb #2336c5cc
 def _absolute_fails(e):
