@@ -229,7 +229,7 @@ def train_key(
     "The name of a run's checkpoint folder: like `run_key`, whatever is measured afterwards"
     return run_key(spec).rsplit('-', 1)[0]+'-'+_digest(train_values(spec))
 
-# %% ../nbs/00_config.ipynb #d61e53ba
+# %% ../nbs/00_config.ipynb #3f343f3b
 @dataclass(frozen=True)
 class Scale:
     "How large the models are, how long they train, and what is measured"
@@ -240,6 +240,7 @@ class Scale:
     train_len:int # L_tr, in tokens
     train:TrainConfig # how they are trained
     n_segments:int=1000 # N of the last-token protocol
+    many_segments:int=2500 # N where effects of 0.01 nats are looked for (Table 3)
     erf_segments:int=64 # segments whose gradients are averaged
     tokenizer:str="bytes" # bytes, bpe, gpt-neox
     vocab_size:int=256 # entries of the vocabulary
@@ -252,6 +253,7 @@ class Scale:
              corpus:str="", # key of `CORPORA`, or a path; the first of `corpora` if empty
              seed:int=0, # of weights and batches
              train_len:int=0, # another L_tr, in tokens, for the same constants and evaluation lengths (Table 2)
+             n_segments:int=0, # another N of the last-token protocol; the scale's if 0
              **options, # the paper's values; the scale map is applied to them
             )->RunSpec: # at this scale
         "The run of a model that the paper names by these values"
@@ -260,11 +262,11 @@ class Scale:
             encoding=encoding, encoding_options=map_options(encoding, options, self.train_len), label=model_label(encoding, options),
             scale=self.name, corpus=corpus or self.corpora[0], tokenizer=self.tokenizer, vocab_size=self.vocab_size, seed=seed,
             n_layers=self.n_layers, n_heads=self.n_heads, d_model=self.d_model, train_len=train_len or self.train_len, train=self.train,
-            eval=EvalConfig(lengths, self.n_segments, 4*self.train_len, self.erf_segments))
+            eval=EvalConfig(lengths, n_segments or self.n_segments, 4*self.train_len, self.erf_segments))
 
-# %% ../nbs/00_config.ipynb #a38a66b5
+# %% ../nbs/00_config.ipynb #69ef5280
 SCALES = {s.name: s for s in [
-    Scale('smoke', 2, 4, 32, 16, TrainConfig(30, 8, 5e-3, warmup=.02, final_lr=.1), n_segments=16, erf_segments=4, seeds=(0,)),
+    Scale('smoke', 2, 4, 32, 16, TrainConfig(30, 8, 5e-3, warmup=.02, final_lr=.1), n_segments=16, many_segments=24, erf_segments=4, seeds=(0,)),
     Scale('quick', 4, 4, 64, 64, TrainConfig(1200, 16, 5e-3, warmup=.02, final_lr=.1)),
     Scale('laptop', 2, 8, 128, 128, TrainConfig(2400, 16, 3e-3, warmup=.02, final_lr=.1), tokenizer='bpe', vocab_size=1024),
     Scale('gpu', 6, 8, 512, 512, TrainConfig(2000, 32, 1e-3, warmup=.02, final_lr=.1), tokenizer='bpe', vocab_size=8192, processes=1),

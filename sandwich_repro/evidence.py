@@ -64,7 +64,7 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #b3c62df3
+# %% ../nbs/16a_evidence.ipynb #d1e4d197
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
 
@@ -78,12 +78,16 @@ class Evidence:
              label:str, # the paper's name for the model, e.g. "alibi Δ=6"
              corpus:str="", # key of `CORPORA`; the scale's first if empty
              train_len:int=0, # L_tr in tokens; the scale's if 0
-            )->list[RunResult]: # one per seed, in the order of the seeds
-        "All finished runs of a model; `Missing` if there is none"
+            )->list[RunResult]: # one per seed, in the order of the seeds; the one with most segments
+        "The finished run of every seed of a model; `Missing` if there is none"
+        return list({r.spec.seed: r for r in self._finished(label, corpus, train_len)}.values())
+
+    def _finished(self, label, corpus="", train_len=0):
+        "All finished runs of a model, by seed and rising number of segments"
         wanted = (self.scale.name, label, corpus or self.scale.corpora[0], train_len or self.scale.train_len)
         found = [r for r in self.results if (r.spec.scale, r.spec.label, r.spec.corpus, r.spec.train_len)==wanted and not r.diverged]
         if not found: raise Missing(f"no finished run of {label} on {wanted[2]} with L_tr={wanted[3]} at scale {self.scale.name}")
-        return sorted(found, key=lambda r: r.spec.seed)
+        return sorted(found, key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
 
     def present(self,
                 labels:Iterable[str], # the paper's names
@@ -118,11 +122,11 @@ class Evidence:
            )->PairedDifference: # nats, the one minus the other
         "Mean paired difference of the loss between two models on the same segments"
         n = int(multiple*self.scale.train_len)
-        ours, theirs = ({r.spec.seed: r for r in self.runs(name, corpus)} for name in (label, other))
-        seeds = sorted(ours.keys() & theirs.keys())
-        if not seeds: raise Missing(f"no seed has both {label} and {other}")
-        if len(seeds)>1: return paired_difference(*([r[s].losses(n).mean() for s in seeds] for r in (ours, theirs)))
-        a, b = ours[seeds[0]], theirs[seeds[0]]
+        ours, theirs = ({(r.spec.seed, r.spec.eval.n_segments): r for r in self._finished(name, corpus)} for name in (label, other))
+        pairs = {seed: (ours[seed, n], theirs[seed, n]) for seed, n in sorted(ours.keys() & theirs.keys())}  # the largest N of both
+        if not pairs: raise Missing(f"no seed has both {label} and {other} on the same segments")
+        if len(pairs)>1: return paired_difference(*([run.losses(n).mean() for run in side] for side in zip(*pairs.values())))
+        a, b = next(iter(pairs.values()))
         return paired_difference(a.losses(n), b.losses(n), groups=a.documents)
 
     def multiples(self,

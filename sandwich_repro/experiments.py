@@ -26,7 +26,7 @@ from .pool import side_by_side
 from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
 from .train import fit
 
-# %% ../nbs/16_experiments.ipynb #e1219289
+# %% ../nbs/16_experiments.ipynb #b4961332
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
 
 GRIDS = dict(
@@ -35,7 +35,7 @@ GRIDS = dict(
     table1=lambda s: [*(dict(encoding='alibi', shift=d) for d in (-3, 0, 2, 4, 6, 8)), *(dict(encoding='alibi', same_h=h) for h in (0, 2, 4, 6, 8)),
                       *(dict(encoding='window', window=w) for w in (40, 80, 100, 120, 160, 240, 320, 480))],
     table2=lambda s: [dict(option, train_len=n*s.train_len) for n in (2, 4) for option in (dict(encoding='window', window=160), dict(encoding='alibi', shift=6))],
-    table3=lambda s: [dict(encoding=e, corpus=c) for c in s.corpora for e in _ENCODINGS],
+    table3=lambda s: [dict(encoding=e, corpus=c, n_segments=s.many_segments) for c in s.corpora for e in _ENCODINGS],
     short=lambda s: [dict(encoding=e, train_len=s.train_len//4) for e in ('sinusoidal', 'rotary')],
     d_bar=lambda s: [dict(encoding='sandwich', d_bar=d) for d in (64, 256)])
 

@@ -39,11 +39,11 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 def made_up_run(spec, reach, status='finished'):
     "A result whose gradient fades with `reach` tokens; without losses if it diverged."
-    if status!='finished': return RunResult(spec, corpus=dict(name=spec.corpus), training=dict(status=status))
+    if status!='finished': return RunResult(spec, corpus=dict(name=spec.corpus, sha256='0'*64), training=dict(status=status))
     rng, lengths = np.random.default_rng(int(reach)), np.array(spec.eval.lengths)
     nll = rng.normal(2, .5, (30, 1))+.3*np.log2(spec.train_len/np.minimum(lengths, spec.train_len))+rng.normal(0, .05, (30, len(lengths)))
     cumulative = 1-np.exp(-np.arange(1, spec.eval.erf_len)/reach)
-    return RunResult(spec, corpus=dict(name=spec.corpus), training=dict(status=status), nll=nll, documents=(np.arange(30)//3).tolist(),
+    return RunResult(spec, corpus=dict(name=spec.corpus, sha256='0'*64), training=dict(status=status), nll=nll, documents=(np.arange(30)//3).tolist(),
                      non_overlapping={int(n): float(20/np.log2(n)) for n in lengths[2:]}, cumulative=cumulative/cumulative[-1],
                      erf=int((cumulative/cumulative[-1]<=.99).sum())+1, erf_interval=[1, 200])
 
