@@ -17,21 +17,31 @@ from .config import _positive, _whole, require
 from .position import PositionalEncoding
 from .sandwich import compression_ratios, cosine_kernel
 
-# %% ../nbs/08_learned.ipynb #57d111fd
+# %% ../nbs/08_learned.ipynb #6564cc3c
 class _Bounded(PositionalEncoding):
     "An encoding whose parameters are moved back into their bounds whenever they are read"
     _bounds = {}  # by parameter: smallest and largest value
 
-    def _put_back(self, name, parameter):
-        if name in self._bounds and parameter is not None: parameter.data.clamp_(*self._bounds[name])
-        return parameter
+    def _put_back(self, *names):
+        "Clamp the values of these parameters, of all by default"
+        for name in names or self._bounds:
+            if (parameter := self._parameters.get(name)) is not None: parameter.data.clamp_(*self._bounds[name])
 
     def __getattr__(self, name):
-        return self._put_back(name, super().__getattr__(name))
+        if name in self._bounds: self._put_back(name)
+        return super().__getattr__(name)
 
     def named_parameters(self, *args, **kwargs):
-        for name, parameter in self._parameters.items(): self._put_back(name, parameter)
+        self._put_back()
         return super().named_parameters(*args, **kwargs)
+
+    def named_modules(self, *args, **kwargs): # how a model that holds this module finds its parameters
+        self._put_back()
+        return super().named_modules(*args, **kwargs)
+
+    def _save_to_state_dict(self, *args):
+        self._put_back()
+        super()._save_to_state_dict(*args)
 
 def _scaled(per_head:Float[Tensor, " heads"], distance:Int[Tensor, "..."]) -> Float[Tensor, "heads ..."]:
     "A number per head, shaped to multiply a function of distance"

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from sandwich_repro.absolute import NoPE, Rotary, Sinusoidal, sinusoidal_embedding
 from sandwich_repro.alibi import alibi_bias, alibi_slopes
+from sandwich_repro.encodings import make_encoding
 from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
 from sandwich_repro.window import window_bias
 
@@ -99,3 +100,28 @@ def test_a_subclass_keeps_its_own_buffers_wide_on_every_route():
         model = route(nn.Sequential(Own(), nn.Linear(2, 2)))
         assert model[0].inner.weight.dtype == torch.float32 and model[1].weight.dtype.itemsize == 2
     assert model[0].count.dtype == torch.int64
+
+
+def thrown(name):
+    "An encoding inside a model, its parameters thrown far below by one step, and not read since"
+    encoding = make_encoding(name, 4, 8)
+    model = nn.ModuleDict({'layers': nn.ModuleList([nn.Linear(2, 2), encoding])})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.)
+    for p in model.parameters(): p.grad = torch.full_like(p, 1e9)
+    optimizer.step()
+    return model, {'layers.1.'+n for n in encoding._bounds}
+
+
+READERS = {'parameters': lambda m: [p for i, p in enumerate(m.parameters()) if i>1], 'state_dict': lambda m: m.state_dict(),
+           'named_parameters': lambda m: dict(m.named_parameters()), 'layer': lambda m: m['layers'].state_dict(),
+           'not recursive': lambda m: dict(m['layers'][1].named_parameters(recurse=False)),
+           'copy': lambda m: nn.ModuleDict(m).state_dict()}
+
+
+@pytest.mark.parametrize('name', ['kerple_log', 'kerple_power', 'learned_sandwich'])
+@pytest.mark.parametrize('reader', READERS)
+def test_bounds_hold_however_a_model_is_read_after_a_step(name, reader):
+    model, bounded = thrown(name)
+    read = READERS[reader](model)
+    values = read if isinstance(read, list) else [v for k, v in read.items() if k.split('.')[-1] in {b.split('.')[-1] for b in bounded}]
+    assert len(values)==len(bounded) and all(v.min().item() >= .01 for v in values)
