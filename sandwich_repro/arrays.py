@@ -94,20 +94,41 @@ def token_arrays(
     folder = cache_folder(cache_dir)/'tokens'/f'{name}-{key}'
     return cached(folder, lambda part: _write_arrays(part, corpus, tokenizer), load_arrays)
 
-# %% ../nbs/01f_arrays.ipynb #a086a381
+# %% ../nbs/01f_arrays.ipynb #2d2bb9dd
+_HASHES = 'hashes.json' # sha256 of the files beside it; written last, so that a copy has it or is not whole
+
 def _carried(spec, folder):
     "Where the tokens of a run lie below a folder that was carried here"
     return Path(folder)/re.sub(r'[^\w.-]+', '_', f'{Path(spec.corpus).name}-{Path(spec.tokenizer).name}-{spec.vocab_size}', flags=re.A)
 
+def _file_hashes(folder):
+    "sha256 of every file of tokens, by its name"
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir()) if p.name!=_HASHES}
+
+def _load_carried(spec, folder):
+    "Tokens that were carried here, each file with its hash; an error that says how to make them where they are missing"
+    there = _carried(spec, folder)
+    names = ', '.join(f'{k}={getattr(spec, k)!r}' for k in ('corpus', 'tokenizer', 'vocab_size'))
+    make = f'python -c "from sandwich_repro.config import RunSpec; from sandwich_repro.arrays import carry_tokens; carry_tokens(RunSpec({names}), {str(folder)!r})"'
+    require((there/_HASHES).exists(), f"SANDWICH_TOKENS: {there} does not hold tokens: make them where the corpus is, then take the folder along: {make}")
+    wanted, found = json.loads((there/_HASHES).read_text(encoding='utf-8')), _file_hashes(there)
+    bad = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name)!=found.get(name))
+    require(not bad, f"SANDWICH_TOKENS: {there/(bad or ['?'])[0]} is not the file that was taken along: delete {there} and make it again: {make}")
+    return load_arrays(there)
+
+# %% ../nbs/01f_arrays.ipynb #4e38a51a
+def _made(spec, cache_dir):
+    "Tokens of a run from the cache, made first if need be"
+    corpus = load_corpus(spec.corpus, cache_dir=cache_dir)
+    return token_arrays(corpus, load_tokenizer(spec.tokenizer, spec.vocab_size, corpus, cache_dir), cache_dir)
+
 def spec_tokens(
     spec:RunSpec, # names corpus, tokenizer and vocabulary size
     cache_dir:str|os.PathLike|None=None, # `cache_folder()` by default
-)->TokenArrays: # from `$SANDWICH_TOKENS` if they were carried there, else from the cache, else made
+)->TokenArrays: # from `$SANDWICH_TOKENS` where it is set, else from the cache, else made
     "The tokenized corpus of a run"
     taken = os.environ.get('SANDWICH_TOKENS')
-    if taken and _carried(spec, taken).is_dir(): return load_arrays(_carried(spec, taken))
-    corpus = load_corpus(spec.corpus, cache_dir=cache_dir)
-    return token_arrays(corpus, load_tokenizer(spec.tokenizer, spec.vocab_size, corpus, cache_dir), cache_dir)
+    return _load_carried(spec, taken) if taken else _made(spec, cache_dir)
 
 def carry_tokens(
     spec:RunSpec, # names corpus, tokenizer and vocabulary size
@@ -115,4 +136,8 @@ def carry_tokens(
     cache_dir:str|os.PathLike|None=None, # `cache_folder()` by default
 )->Path: # the copy
     "Copy the tokenized corpus of a run for a machine that cannot make it"
-    return Path(shutil.copytree(spec_tokens(spec, cache_dir).folder, _carried(spec, folder), dirs_exist_ok=True))
+    there, source = _carried(spec, folder), _made(spec, cache_dir).folder
+    if there.exists(): shutil.rmtree(there)
+    shutil.copytree(source, there)
+    (there/_HASHES).write_text(json.dumps(_file_hashes(there), indent=1), encoding='utf-8')
+    return there

@@ -269,6 +269,21 @@ def test_carried_tokens_need_no_corpus(tmp_path, cache, monkeypatch):
     assert spec_tokens(spec).facts==arrays.facts
 
 
+def test_missing_tokens_name_the_line_that_makes_them(tmp_path, cache, monkeypatch):
+    spec = RunSpec(corpus='prose')
+    monkeypatch.setenv('SANDWICH_TOKENS', str(tmp_path/'luggage'))
+    with pytest.raises(ValueError) as error: spec_tokens(spec)
+    line = str(error.value).partition('take the folder along: ')[2]
+    assert line.startswith('python -c "') and "corpus='prose'" in line
+    program = line.removeprefix('python -c "').removesuffix('"')
+    monkeypatch.setenv('SANDWICH_CACHE', str(cache))
+    exec(program, {})
+    assert spec_tokens(spec).facts['name']=='prose'
+    exec(program, {})                                                       # again, while it is set: made, not copied from itself
+    (tmp_path/'luggage'/'prose-bytes-256'/'train_offsets.npy').unlink()
+    with pytest.raises(ValueError, match='train_offsets.npy is not the file that was taken along'): spec_tokens(spec)
+
+
 # --- promises about time, generous for a busy machine
 
 def test_code_loads_quickly(tmp_path):
