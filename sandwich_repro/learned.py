@@ -17,7 +17,7 @@ from .config import _positive, _whole, require
 from .position import PositionalEncoding
 from .sandwich import compression_ratios, cosine_kernel
 
-# %% ../nbs/08_learned.ipynb #6564cc3c
+# %% ../nbs/08_learned.ipynb #a5195cd0
 class _Bounded(PositionalEncoding):
     "An encoding whose parameters are moved back into their bounds whenever they are read"
     _bounds = {}  # by parameter: smallest and largest value
@@ -44,10 +44,10 @@ class _Bounded(PositionalEncoding):
         super()._save_to_state_dict(*args)
 
 def _scaled(per_head:Float[Tensor, " heads"], distance:Int[Tensor, "..."]) -> Float[Tensor, "heads ..."]:
-    "A number per head, shaped to multiply a function of distance"
-    return per_head.view(-1, *[1]*distance.ndim)
+    "A number per head, shaped to multiply a function of distance; 32 bits or more, however it was stored"
+    return per_head.to(torch.promote_types(per_head.dtype, torch.float32)).view(-1, *[1]*distance.ndim)
 
-# %% ../nbs/08_learned.ipynb #b45379a6
+# %% ../nbs/08_learned.ipynb #5e1cd4da
 _FLOOR = .010000001  # float32 has no 0.01: its neighbour above, so that no parameter reads as less
 
 class KerpleLog(_Bounded):
@@ -61,8 +61,8 @@ class KerpleLog(_Bounded):
         super().__init__()
         _whole("n_heads", n_heads)
         self.n_heads, self.shared = n_heads, shared
-        self.r1 = nn.Parameter(2*torch.rand(n_heads))
-        self.r2 = nn.Parameter(torch.rand(n_heads))
+        self.r1 = nn.Parameter(2*torch.rand(n_heads, dtype=torch.float32))
+        self.r2 = nn.Parameter(torch.rand(n_heads, dtype=torch.float32))
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
@@ -73,7 +73,7 @@ class KerpleLog(_Bounded):
 
     def extra_repr(self): return f"n_heads={self.n_heads}, shared={self.shared}"
 
-# %% ../nbs/08_learned.ipynb #654a7fa4
+# %% ../nbs/08_learned.ipynb #e7056781
 class KerplePower(_Bounded):
     "Power-law bias −r₁·δ^r₂ with two learned numbers per head (Chi et al. 2022)"
     _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, 2.)}
@@ -85,14 +85,15 @@ class KerplePower(_Bounded):
         super().__init__()
         _whole("n_heads", n_heads)
         self.n_heads, self.shared = n_heads, shared
-        self.r1 = nn.Parameter(2*torch.rand(n_heads))
-        self.r2 = nn.Parameter(torch.rand(n_heads))
+        self.r1 = nn.Parameter(2*torch.rand(n_heads, dtype=torch.float32))
+        self.r2 = nn.Parameter(torch.rand(n_heads, dtype=torch.float32))
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned power laws"
-        power = distance.abs().to(self.r2.dtype).pow(_scaled(self.r2, distance))
+        exponent = _scaled(self.r2, distance)
+        power = distance.abs().to(exponent.dtype).pow(exponent)
         return (-_scaled(self.r1, distance)*power).float()
 
     def extra_repr(self): return f"n_heads={self.n_heads}, shared={self.shared}"
@@ -121,7 +122,7 @@ def _one_way_buckets(n_buckets:int, max_distance:int, bidirectional:bool) -> int
             f"the first {one_way//2} hold one distance each")
     return one_way
 
-# %% ../nbs/08_learned.ipynb #82163df1
+# %% ../nbs/08_learned.ipynb #4057ea0b
 class T5Bias(PositionalEncoding):
     "A learned number per bucket of distance and head (Raffel et al. 2020)"
     def __init__(self,
@@ -137,7 +138,7 @@ class T5Bias(PositionalEncoding):
         require(not isinstance(scale, bool), f"scale={scale} must be a number: √d_head for the reference code's")
         self.buckets = dict(n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional)
         self.scale, self.shared = scale, shared
-        self.table = nn.Parameter(.02*torch.randn(n_buckets, n_heads))
+        self.table = nn.Parameter(.02*torch.randn(n_buckets, n_heads, dtype=torch.float32))
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign counts only if bidirectional
@@ -147,7 +148,7 @@ class T5Bias(PositionalEncoding):
 
     def extra_repr(self): return ", ".join(f"{k}={v}" for k, v in self.buckets.items())+f", scale={self.scale}, shared={self.shared}"
 
-# %% ../nbs/08_learned.ipynb #a4670e85
+# %% ../nbs/08_learned.ipynb #b4ddc9c6
 class LearnedSandwich(_Bounded):
     "Sandwich whose compression ratios are learned, one per head (the paper's future work)"
     _bounds = {"ratios": (_FLOOR, None)}
@@ -168,6 +169,6 @@ class LearnedSandwich(_Bounded):
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The centred cosine sum divided by each head's learned ratio (Eq. 6)"
         centred = cosine_kernel(distance, self.d_bar, self.base)-self.d_bar/2
-        return (centred/_scaled(self.ratios.double(), distance)).float()
+        return (centred/_scaled(self.ratios, distance).double()).float()
 
     def extra_repr(self): return f"n_heads={len(self.ratios)}, d_bar={self.d_bar}, base={self.base:g}, shared={self.shared}"

@@ -25,7 +25,7 @@ def relative_distance(
     keys = torch.arange(k_len, device=device)
     return keys[k_len - q_len:, None] - keys[None, :]
 
-# %% ../nbs/03_position.ipynb #6e20d677
+# %% ../nbs/03_position.ipynb #37ed7300
 def _widest(
     fn:Callable, # what `nn.Module.to`, `.half()`, `.cuda()` … do to one tensor
 )->Callable: # the same, except that floats keep their type where it would leave them fewer than 32 bits
@@ -37,9 +37,14 @@ def _widest(
     return move
 
 class _KeepsFloat32(nn.Module):
-    "A module whose parameters and buffers are moved by `.to()`, `.half()`, … but never narrowed"
+    "A module whose parameters and buffers are moved by `.to()`, `.half()`, … and loaded, but never narrowed"
     def _apply(self, fn, recurse=True):
         return super()._apply(_widest(fn), recurse)
+
+    def _load_from_state_dict(self, state, prefix, *args): # `assign=True` would take over the types of the file
+        for name, value in state.items():
+            if name.startswith(prefix) and value.is_floating_point() and value.dtype.itemsize < 4: state[name] = value.float()
+        super()._load_from_state_dict(state, prefix, *args)
 
 # %% ../nbs/03_position.ipynb #c18745a4
 class PositionalEncoding(_KeepsFloat32):

@@ -125,3 +125,34 @@ def test_bounds_hold_however_a_model_is_read_after_a_step(name, reader):
     read = READERS[reader](model)
     values = read if isinstance(read, list) else [v for k, v in read.items() if k.split('.')[-1] in {b.split('.')[-1] for b in bounded}]
     assert len(values)==len(bounded) and all(v.min().item() >= .01 for v in values)
+
+
+LEARNED = ['kerple_log', 'kerple_power', 't5', 'learned_sandwich']
+
+
+@pytest.mark.parametrize('name', LEARNED)
+def test_learned_under_a_bfloat16_default_are_the_same_float32(name, bfloat16_default):
+    torch.manual_seed(0)
+    narrow, distance = make_encoding(name, 4, 8), torch.arange(300)
+    got = narrow.bias(distance)
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    wide = make_encoding(name, 4, 8)
+    assert [p.dtype for p in narrow.parameters()]==[torch.float32]*len(list(wide.parameters()))
+    assert_close(got, wide.bias(distance), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize('name', LEARNED)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_learned_survive_a_16_bit_checkpoint_and_16_bit_parameters(name, dtype):
+    distance, model = torch.arange(2000), nn.ModuleDict({'layer': nn.Linear(2, 2), 'encoding': make_encoding(name, 4, 8)})
+    saved = {k: v.to(dtype) for k, v in model.state_dict().items()}
+    model.load_state_dict(saved)                                    # copied: values rounded once, types kept
+    want = model['encoding'].bias(distance).detach()
+    model.load_state_dict(saved, assign=True)
+    assert all(p.dtype==torch.float32 for p in model['encoding'].parameters()) and model['layer'].weight.dtype==dtype
+    assert_close(model['encoding'].bias(distance), want, atol=0, rtol=0)
+    for n, p in list(model['encoding'].named_parameters()): setattr(model['encoding'], n, nn.Parameter(p.to(dtype)))
+    got = model['encoding'].bias(distance)
+    assert got.dtype==torch.float32
+    assert_close(got, want, atol=0, rtol=0)
