@@ -157,7 +157,6 @@ def paper_model(smoke, minutes):
     "Tokens a second and share of the card's dense bfloat16 rate for the paper's model, compiled."
     c = ModelConfig(64, 1, 2, 32, 32) if smoke else ModelConfig(50_257, 12, 12, 768, 512)
     batch, rate, rows = 2 if smoke else 32, product_rate(64 if smoke else 8192), []
-    per_token = 6 * (12 * c.n_layers * c.d_model**2 + c.vocab_size * c.d_model + c.n_layers * c.d_model * c.train_len)
     for name, backend, compiled in (('sandwich', 'auto', True), ('sandwich', 'sdpa', True), ('sandwich', 'auto', False), ('t5', 'auto', True)):
         if not left(minutes, f'paper model, {name}, {backend}, compiled={compiled}'): continue
         label = f"paper's model, {name}, {backend}, {'compiled' if compiled else 'not compiled'}"
@@ -169,7 +168,7 @@ def paper_model(smoke, minutes):
         rate_of = batch * c.train_len / taken
         rows.append(row(f'{label}: thousand tokens a second', rate_of / 1000, unit=''))
         target = {'least': 0.5} if (name, backend, compiled)==('sandwich', 'auto', True) else {}
-        rows.append(row(f"{label}: share of the card's matrix product rate", rate_of * per_token / rate, unit='', **target))
+        rows.append(row(f"{label}: share of the card's matrix product rate", rate_of * c.token_flops / rate, unit='', **target))
     return rows + [row('matrix product, TFLOP/s', rate / 1e12, unit='')]
 
 

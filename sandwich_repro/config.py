@@ -52,7 +52,7 @@ def require_fields(
     for name in given:
         if name not in known: raise unknown_name(f"option of {kind}", name, known)
 
-# %% ../nbs/00_config.ipynb #51318ec1
+# %% ../nbs/00_config.ipynb #5055476d
 def _whole(name, value, least=1):
     "Require a whole number of at least `least`"
     good = isinstance(value, int) and not isinstance(value, bool) and value>=least
@@ -79,6 +79,12 @@ class ModelConfig:
     def d_head(self)->int: # channels
         "Width of one attention head"
         return self.d_model//self.n_heads
+
+    @property
+    def token_flops(self)->int: # multiplications and additions
+        "Work of training on one token: two operations an entry of the matrices and of the causal half of attention, three times (forward, and twice backward)"
+        entries = self.n_layers*(4+2*self.mlp_ratio)*self.d_model**2+self.vocab_size*self.d_model
+        return 6*(entries+self.n_layers*self.d_model*self.train_len)
 
 # %% ../nbs/00_config.ipynb #22ec5b15
 def _positive(name, value, zero=False):
