@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['ENGINES', 'reference_attention', 'materialized_attention', 'sdpa_attention', 'compiled_attention']
 
-# %% ../nbs/09d_engines.ipynb #8bcfe9ef
+# %% ../nbs/09d_engines.ipynb #41a4ccc6
 import warnings
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from .blocks import _first_order, _block_masks, _block_size, _blocks, _groups, blockwise_attention
 from .flex import _TILE, flex_attention
-from .masks import AttentionPlan, _hankel, bias_table
+from .masks import _LOST, AttentionPlan, _hankel, _reach, bias_table
 from .position import PositionalEncoding
 
 # %% ../nbs/09d_engines.ipynb #86ddb5a2
@@ -117,7 +118,7 @@ class _Short(torch.autograd.Function):
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #2b8a1f0f
+# %% ../nbs/09d_engines.ipynb #97225f3e
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -140,6 +141,25 @@ def _is_short(plan, table, q):
     short = plan.real is None and max(plan.q_len, plan.k_len) <= _SHORT and q.dtype==table.dtype
     return short and bool((table.detach()[:, plan.k_len - 1] > -torch.inf).all())
 
+def _audible(
+    table:Float[Tensor, "heads distances"], # of the plan, in 32 bits
+    q:Float[Tensor, "batch heads q d_head"], # queries
+    k:Float[Tensor, "batch heads k d_head"], # keys
+)->Float[Tensor, "heads distances"]: # with −inf where no product of these queries and keys can lift a weight above the rounding
+    "The table less the distances whose weights would come out as zero or as subnormal numbers, which are slow on a CPU"
+    with torch.no_grad():
+        longest = [torch.linalg.vector_norm(t, dim=-1, dtype=torch.float32).amax((0, 2)) for t in (q, k)]
+        spread = 2 * longest[0] * longest[1] * q.shape[-1]**-0.5           # of the logits of one query (Cauchy–Schwarz)
+        lost = table < (table[:, k.shape[2] - 1] - spread - _LOST)[:, None]
+    return table.masked_fill(lost, -torch.inf)
+
+def _heard(table, q, k, plan):
+    "Table and plan without what nobody can hear; a few queries are not worth a look at all keys"
+    if not plan.deep or plan.real is not None or plan.q_len < 64 or table.dtype!=torch.float32: return table, plan
+    table = _audible(table, q, k)
+    nearest, farthest = _reach(table, plan.k_len)
+    return table, replace(plan, nearest=nearest, farthest=farthest)
+
 _ZEROS_PAY = range(257, 1537) # lengths at which blocks over a table of zeros beat PyTorch's causal kernel on a CPU
 
 def sdpa_attention(
@@ -156,6 +176,7 @@ def sdpa_attention(
     table = _table(plan, q)
     learned = table.requires_grad and torch.is_grad_enabled()
     if q.device.type!="cpu" or torch.compiler.is_compiling(): return _over_view(q, k, v, table, plan)
+    table, plan = _heard(table, q, k, plan)
     if learned and _is_short(plan, table, q): return _Short.apply(q, k, v, table.expand(q.shape[1], -1), plan)
     if not learned and plan.q_len <= _block_size(plan): return _over_view(q, k, v, table, plan)
     return blockwise_attention(q, k, v, table, plan)

@@ -99,7 +99,7 @@ def full_mask(
     bias = bias.transpose(0, 1) if positions.dim()==2 else bias[None]
     return bias.masked_fill(hidden, -torch.inf)
 
-# %% ../nbs/09a_masks.ipynb #0076f510
+# %% ../nbs/09a_masks.ipynb #c023d252
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
     "What all layers of one forward pass share about positions and masks"
@@ -114,6 +114,7 @@ class AttentionPlan:
     mask:Float[Tensor, "#batch #heads q k"]|None=None # of `full_mask`, for the engines that want it
     nearest:int=0 # smallest distance at which a key may be seen, in tokens
     farthest:int=0 # largest distance at which a key may be seen, in tokens
+    deep:bool=False # the bias falls so far that weights may vanish in the rounding of 32 bits
     prepared:object=None # what the engine made of the plan for all layers, if it prepares anything
 
     def keys(self,
@@ -137,7 +138,7 @@ class AttentionPlan:
             table=None if self.table is None else self.table[:, skip:skip + q_len + k_len - 1],
             mask=None if self.mask is None else self.mask[..., -q_len:, skip:])
 
-# %% ../nbs/09a_masks.ipynb #9aaceecf
+# %% ../nbs/09a_masks.ipynb #66ec923e
 _WRITTEN_OUT = ("reference", "materialized")
 
 def _reach(
@@ -149,6 +150,16 @@ def _reach(
     ends = (int(seen[-1]), int(seen[0])) if len(seen) else (table.shape[1] - 1, 0)
     return k_len - 1 - ends[0], k_len - 1 - ends[1]
 
+_LOST = 30 # nats below a query's own weight: e^−30, times any number of keys here, is less than the rounding of 32 bits
+
+def _is_deep(
+    table:Float[Tensor, "heads distances"], # of `bias_table`
+    k_len:int, # number of keys, in tokens
+)->bool: # whether some weight may vanish
+    "Whether a visible entry lies far below the one at distance 0"
+    table = table.detach()
+    return bool(((table < table[:, k_len - 1, None] - _LOST) & (table > -torch.inf)).any())
+
 def _planned_positions(real, k_len, device, packed):
     "Positions for rotation, positions for distances, and whether there are holes"
     index = torch.arange(k_len, device=device)
@@ -157,7 +168,7 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #8dc8a1cd
+# %% ../nbs/09a_masks.ipynb #64ee4aa1
 def _check_plan(q_len, k_len, window, key_padding_mask):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
@@ -179,7 +190,7 @@ def _tabled(plan, encoding, window, device):
     if torch.compiler.is_compiling() or table.device.type!="cpu" and torch.is_grad_enabled():
         return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
     nearest, farthest = _reach(table, plan.k_len)
-    return replace(plan, table=table, nearest=nearest, farthest=farthest)
+    return replace(plan, table=table, nearest=nearest, farthest=farthest, deep=_is_deep(table, plan.k_len))
 
 # %% ../nbs/09a_masks.ipynb #5e9d1f90
 def plan_attention(
