@@ -20,7 +20,7 @@ from .encodings import make_encoding
 from .masks import AttentionPlan
 from .position import PositionalEncoding
 
-# %% ../nbs/11_model.ipynb #df2df802
+# %% ../nbs/11_model.ipynb #70c50d09
 class KVCache:
     "Unrotated keys and values of the tokens read so far, layer by layer; filled by the model"
     def __init__(self):
@@ -32,25 +32,40 @@ class KVCache:
         k:Float[Tensor, "batch heads q d_head"], # keys of the new tokens
         v:Float[Tensor, "batch heads q d_head"], # values of the new tokens
     )->Float[Tensor, "two batch heads k d_head"]: # keys and values of all tokens so far
-        "Append to a layer; the model counts the tokens when all layers have them"
-        new, end, room = torch.stack((k, v)), self.length + k.shape[2], self.layers.get(layer)
-        if torch.is_grad_enabled() and new.requires_grad or room is None and self.length==0:
+        "Append to a layer; `keep` counts the tokens when all layers have them"
+        new, end = torch.stack((k, v)), self.length + k.shape[2]
+        room = self._room(layer, new) if self.length else None
+        if torch.is_grad_enabled() and new.requires_grad or room is None:
             room = new if room is None else torch.cat([room[..., :self.length, :].to(new), new], 3)
         else:
             if room.shape[3] < end: room = F.pad(room, (0, 0, 0, max(end, 2 * room.shape[3]) - room.shape[3]))
             room[..., self.length:end, :] = new
         self.layers[layer] = room
         return room[..., :end, :]
+    def _room(self, layer, new):
+        "What a layer holds, in memory that may be written to here"
+        room = self.layers.get(layer)
+        held, given = (None if t is None else (*t.shape[1:3], t.shape[4]) for t in (room, new))
+        require(held==given, f"layer {layer} of the cache holds (batch, heads, d_head) = {held}, the new tokens have {given}: "
+                "a cache serves one model and one batch, make another with new_cache()")
+        return room.clone() if room.is_inference() and not torch.is_inference_mode_enabled() else room
     def seen(self,
         real:Bool[Tensor, "batch q"]|None, # True at real tokens among the new ones; None if all are
         shape:tuple[int, int], # batch and number of new tokens
         device:torch.device, # where the tokens are
     )->Bool[Tensor, "batch k"]|None: # True at real tokens among all; None if there is no padding at all
-        "Remember which tokens are padding"
+        "Which tokens are padding, once the new ones count"
+        held = next(iter(self.layers.values())).shape[1] if self.length else shape[0]
+        require(held==shape[0], f"the cache holds a batch of {held}, the new tokens are a batch of {shape[0]}: make another with new_cache()")
         if real is None and self.real is None: return None
         old = torch.ones(shape[0], self.length, dtype=torch.bool, device=device) if self.real is None else self.real
-        self.real = torch.cat([old, torch.ones(shape, dtype=torch.bool, device=device) if real is None else real], 1)
-        return self.real
+        return torch.cat([old, torch.ones(shape, dtype=torch.bool, device=device) if real is None else real], 1)
+    def keep(self,
+        new:int, # number of new tokens, padding included
+        real:Bool[Tensor, "batch k"]|None, # what `seen` gave for them
+    )->None:
+        "Count the new tokens"
+        self.length, self.real = self.length + new, real
 
 # %% ../nbs/11_model.ipynb #9b9b9f9d
 class CausalSelfAttention(nn.Module):
@@ -154,7 +169,7 @@ def _checked_mask(mask, x, past):
     mask = mask.to(x.device)[:, -new:].bool()
     return None if mask.device.type=="cpu" and mask.all() else mask
 
-# %% ../nbs/11_model.ipynb #4f2ace3b
+# %% ../nbs/11_model.ipynb #a4a3b130
 def _narrowed(
     plans:list[AttentionPlan], # one per layer
     cached:bool, # earlier layers must serve later tokens, so they keep all
@@ -183,10 +198,9 @@ def _layers(
     if last_only: per_layer = _narrowed(per_layer, cache is not None)
     for i, (block, plan) in enumerate(zip(model.blocks, per_layer)):
         x = block(x[:, -plan.k_len:], model.encodings[i % len(plans)], plan, cache, i)
-    if cache is not None: cache.length = plan.k_len
     return x
 
-# %% ../nbs/11_model.ipynb #643f195b
+# %% ../nbs/11_model.ipynb #4cabed07
 class TransformerLM(nn.Module):
     "Decoder-only language model: pre-LayerNorm blocks, untied output (§2, released configuration)"
     def __init__(self,
@@ -221,11 +235,13 @@ class TransformerLM(nn.Module):
         real = mask if cache is None else cache.seen(mask, x.shape[:2], x.device)
         if mask is not None and cache is None: x, real, back = _pack(x, real)
         narrow = last_only and (cache is None or mask is None)
-        x = self.norm(_layers(self, x, real, cache, narrow))
+        new, x = x.shape[1], self.norm(_layers(self, x, real, cache, narrow))
         if narrow: x = x[:, -1]
         elif last_only: x = x[torch.arange(len(x), device=x.device), (mask * torch.arange(x.shape[1], device=x.device)).argmax(1)]
         elif back is not None: x = x.gather(1, back[..., None].expand_as(x))
-        return self.head(x)
+        logits = self.head(x)
+        if cache is not None: cache.keep(new, real)
+        return logits
 
     def new_cache(self)->KVCache: # empty, for `cache=`
         "A memory for decoding step by step"

@@ -1,4 +1,5 @@
 "The model: promises that need every encoding, autocast, or a process's worth of memory."
+import copy
 from dataclasses import replace
 
 import pytest
@@ -183,3 +184,55 @@ def test_a_windowed_model_reads_only_its_field_for_the_last_token():
     given = model.get_input_embeddings()(text).detach().requires_grad_()
     model(embeddings=given, last_only=True).sum().backward()
     assert not given.grad[:, :-33].any() and (given.grad[:, -33:].norm(dim=-1) > 0).all()
+
+
+def state(cache): return len(cache), None if cache.real is None else cache.real.tolist()
+
+
+@pytest.mark.parametrize("past", [0, 12])
+@pytest.mark.parametrize("where", ["blocks.1.mlp", "blocks.1.attention.out", "head"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_forward_pass_that_fails_leaves_the_cache_as_it_was(past, where, padded):
+    model, text, mask = built("alibi"), tokens(2, 20), torch.ones(2, 20).long()
+    mask[0, 12:14] = mask[1, :3] = 1 - padded
+    read = lambda cache, a, b: model(text[:, a:b], cache=cache, attention_mask=mask[:, a:b])  # noqa: E731
+    def fail(*args): raise MemoryError("out of memory")
+    with torch.no_grad():
+        want, cache = model(text, attention_mask=mask), model.new_cache()
+        if past: read(cache, 0, past)
+        before = state(cache)
+        hook = model.get_submodule(where).register_forward_hook(fail)
+        with pytest.raises(MemoryError): read(cache, past, 18)
+        hook.remove()
+        assert state(cache)==before
+        if not past: model(tokens(5, 4), cache=copy.deepcopy(cache))       # nothing is held: another batch may begin
+        got = read(cache, past, 20)
+        assert_close(got[mask[:, past:].bool()], want[:, past:][mask[:, past:].bool()], atol=1e-5, rtol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_cache_goes_from_any_mode_to_any_other(name, padded):
+    model, text, mask = built(name), tokens(2, 20), torch.ones(2, 20).long()
+    if padded: mask[1, :3] = 0
+    want = model(text, attention_mask=mask)[:, 12:].detach()
+    modes = [torch.inference_mode, torch.no_grad, torch.enable_grad]
+    for first in modes:
+        for second in modes:
+            cache = model.new_cache()
+            with first():
+                for a, b in ((0, 8), (8, 12)): model(text[:, a:b], cache=cache, attention_mask=mask[:, a:b])   # leaves room for four
+            with second(): got = [model(text[:, i:i + 4], cache=cache, attention_mask=mask[:, i:i + 4]) for i in (12, 16)]
+            if second is torch.enable_grad: sum(g.sum() for g in got).backward()
+            assert_close(torch.cat(got, 1).detach(), want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_cache_of_another_batch_or_model_is_refused():
+    model, cache = built("alibi"), KVCache()
+    with torch.no_grad():
+        model(tokens(2, 6), cache=cache)
+        for more in ({}, {"attention_mask": torch.tensor([[1, 0]]*3)}):
+            with pytest.raises(ValueError, match="holds a batch of 2, the new tokens are a batch of 3"): model(tokens(3, 2), cache=cache, **more)
+        for size in (dict(n_heads=2), dict(d_model=64), dict(n_layers=3)):
+            with pytest.raises(ValueError, match="a cache serves one model and one batch"): built("alibi", **size)(tokens(2, 1), cache=cache)
+        assert len(cache)==6 and model(tokens(2, 1), cache=cache).shape==(2, 1, 40)
