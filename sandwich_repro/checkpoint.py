@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['AtomicCheckpointIO', 'differences', 'read_checkpoint']
 
-# %% ../nbs/11a_checkpoint.ipynb #fd5305dd
+# %% ../nbs/11a_checkpoint.ipynb #8baf8f16
 import os
-import time
 from pathlib import Path
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from .cache import write_whole
 from .config import require
 
-# %% ../nbs/11a_checkpoint.ipynb #cc19f317
+# %% ../nbs/11a_checkpoint.ipynb #2c027705
 class AtomicCheckpointIO(TorchCheckpointIO):
     "Checkpoints that are there completely or not at all"
     def save_checkpoint(self,
@@ -24,20 +24,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                         storage_options=None, # not used
                        )->None:
         "Write beside `path`, then rename"
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with open(part, "wb") as file:
-                torch.save(checkpoint, file)
-                file.flush(); os.fsync(file.fileno())
-            os.replace(part, path)
-        finally: part.unlink(missing_ok=True)
-
-def _sweep(folder):
-    "Delete what killed writers left behind more than an hour ago"
-    for part in folder.glob(".*.part"):
-        if time.time()-part.stat().st_mtime>3600: part.unlink(missing_ok=True)
+        def write(part):
+            with open(part, "wb") as file: torch.save(checkpoint, file)
+        write_whole(Path(path), write)
 
 # %% ../nbs/11a_checkpoint.ipynb #b17619fd
 def differences(

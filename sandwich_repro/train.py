@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['learning_rate', 'LitLM', 'FitResult', 'fit']
 
-# %% ../nbs/12_train.ipynb #ecfe2133
+# %% ../nbs/12_train.ipynb #a6fc8265
 import copy
 import importlib.util
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor
 
-from .checkpoint import _STATE_KEY, AtomicCheckpointIO, _sweep, read_checkpoint
+from .cache import _sweep, require_writable
+from .checkpoint import _STATE_KEY, AtomicCheckpointIO, read_checkpoint
 from .config import ModelConfig, TrainConfig, require, set_seed
 from .model import TransformerLM
 from .resume import Diverged, _GuardedModule, _interruptible, _quiet, _Record, _Saver
@@ -186,23 +186,13 @@ def _trainer(train, data, saver, progress, callbacks, accelerator, **hardware):
         default_root_dir=saver.folder, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=progress,
         inference_mode=False, use_distributed_sampler=False, **hardware)
 
-# %% ../nbs/12_train.ipynb #f6b63796
+# %% ../nbs/12_train.ipynb #53e95679
 def _identity(model_config, train_config, seed, encoding, spec):
     "What makes a run this run and no other"
     kind, spec = type(encoding), _plain(spec)
     if isinstance(spec, dict): spec = {k: v for k, v in spec.items() if k not in ("label", "scale", "eval")}  # nothing of training
     return dict(model=_plain(model_config), train=_plain(train_config), seed=seed, spec=spec,
                 encoding=None if encoding is None else f"{kind.__module__}.{kind.__qualname__}")
-
-def _writable(folder):
-    "The folder of a run, made if it is missing"
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (probe := folder/f".probe.{os.getpid()}.part").touch(); probe.unlink()
-    except OSError as e: raise ValueError(f"folder {folder} cannot be written to ({e.strerror}): choose another") from None
-    _sweep(folder)
-    return folder
 
 def _train(lit, data, saver, trainer, compile, start):
     "Run Lightning's loop from a checkpoint or from scratch"
@@ -213,7 +203,7 @@ def _train(lit, data, saver, trainer, compile, start):
     except Diverged: pass  # on record
     finally: lit.model._compiled_call_impl = None  # evaluation has other shapes
 
-# %% ../nbs/12_train.ipynb #99f2abc3
+# %% ../nbs/12_train.ipynb #81a6d53d
 def fit(
     model_config:ModelConfig, # the model
     train_config:TrainConfig, # how it is trained
@@ -233,7 +223,8 @@ def fit(
     save_seconds:float=60., # least time between checkpoints; 0 for one at every point of the loss curve
 )->FitResult: # of a run that finished or diverged, now or earlier
     "Train a model, or carry on where an earlier call was stopped"
-    folder, identity = _writable(folder), _identity(model_config, train_config, seed, encoding, spec)
+    folder, identity = Path(folder), _identity(model_config, train_config, seed, encoding, spec)
+    require_writable(folder), _sweep(folder/"*")
     found = read_checkpoint(folder/"diverged.ckpt", identity) or read_checkpoint(folder/"last.ckpt", identity)
     set_seed(seed)
     lit, accelerator = LitLM(model_config, train_config, copy.deepcopy(encoding)), _device(accelerator)

@@ -153,7 +153,7 @@ def test_cache_is_keyed_by_text_tokenizer_and_separator(folder, tmp_path):
 
 def test_cache_that_cannot_be_made(folder, tmp_path):
     (tmp_path/'file').write_text('in the way')
-    with pytest.raises(ValueError, match='cannot be made .*: set SANDWICH_CACHE'):
+    with pytest.raises(ValueError, match='cannot write into folder .*; set SANDWICH_CACHE'):
         token_arrays(load_corpus(folder), load_tokenizer('bytes'), tmp_path/'file'/'cache')
 
 

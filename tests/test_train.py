@@ -225,7 +225,7 @@ def test_files_that_are_not_ours_are_named(tmp_path):
     (tmp_path/"last.ckpt").write_bytes(b"half")
     with pytest.raises(ValueError, match="last.ckpt cannot be read"): run(tmp_path)
     (tmp_path/"file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written to"): run(tmp_path/"file"/"below")
+    with pytest.raises(ValueError, match="cannot write into folder"): run(tmp_path/"file"/"below")
 
 
 # --- checkpoints anybody can read ---
