@@ -2,6 +2,8 @@ PYTHON ?= python3
 SCALE ?= quick
 OUT ?= reproduced
 GRIDS ?=
+GPU_PYTHON ?= python3
+MINUTES ?= 5.5
 BIN := .venv/bin
 STAMP := .venv/.built
 
@@ -13,11 +15,11 @@ export TOKENIZERS_PARALLELISM := false
 EACH := xargs -r -n 1 -P 2 $(BIN)/python tools/execute.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv reproduce test check prepare docs results pages readme bench
+.PHONY: help venv reproduce test check prepare docs results pages readme bench gpu carried
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  settings: SCALE=$(SCALE) OUT=$(OUT) GRIDS='$(GRIDS)' PYTHON=$(PYTHON)"
+	@echo "  settings: SCALE=$(SCALE) OUT=$(OUT) GRIDS='$(GRIDS)' PYTHON=$(PYTHON) GPU_PYTHON=$(GPU_PYTHON) MINUTES=$(MINUTES)"
 
 $(STAMP): requirements.lock requirements-nodeps.lock settings.ini setup.py
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is "+sys.version.split()[0]+": make PYTHON=python3.x ..." if sys.version_info<(3,11) else 0)'
@@ -60,3 +62,11 @@ pages: $(STAMP) ## run the pages that read results again and store their outputs
 bench: $(STAMP) ## time attention, evaluation and training against peers; writes bench/RESULTS.md
 	$(BIN)/python -m pip install -q --no-build-isolation -e '.[bench]'
 	env -u OMP_NUM_THREADS -u MKL_NUM_THREADS -u OPENBLAS_NUM_THREADS $(BIN)/python bench/run.py
+
+carried: $(STAMP) ## tokenize the corpus of `make gpu` into carried/, which goes along to a machine that cannot
+	$(BIN)/python tools/gpu.py --carry
+
+gpu: OUT = results
+gpu: ## on one GPU: train and measure at scale gpu, six minutes a call; the same command goes on
+	@test -d carried || $(MAKE) carried
+	$(GPU_PYTHON) tools/gpu.py --out $(OUT) --minutes $(MINUTES)

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #ff4bf159
+# %% ../nbs/16_experiments.ipynb #436cfbd4
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from .perplexity import (
     last_token_nll, last_token_perplexity, non_overlapping_perplexity, paired_difference, sliding_window_perplexity)
 from .pool import side_by_side
 from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
-from .train import fit
+from .train import fit, read_fit
 
 # %% ../nbs/16_experiments.ipynb #b4961332
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
@@ -145,13 +145,17 @@ def step_bytes(
     models, tokens = _step_cases(spec)
     return {name: _kept_bytes(model, tokens) for name, model in models.items()}
 
-# %% ../nbs/16_experiments.ipynb #9cabf6fe
+# %% ../nbs/16_experiments.ipynb #eb493449
 def _checkpoints(spec, out): return Path(out)/spec.scale/'checkpoints'/train_key(spec)
 
-def _trained(spec, out, data, report, progress):
+def _remembered(spec, data):
+    "What the checkpoints of a run say of it"
+    return train_values(spec)|{'sha256': data.arrays.facts['sha256']}
+
+def _trained(spec, out, data, report, progress, compile=False):
     "Train, or read the finished checkpoint"
-    return fit(spec.model_config, spec.train, data, seed=spec.seed, folder=_checkpoints(spec, out), spec=train_values(spec)|{'sha256': data.arrays.facts['sha256']}, progress=progress,
-               on_step=lambda step: report(_TRAINING_SHARE*step/spec.train.steps))
+    return fit(spec.model_config, spec.train, data, seed=spec.seed, folder=_checkpoints(spec, out), spec=_remembered(spec, data), progress=progress,
+               compile=compile, on_step=lambda step: report(_TRAINING_SHARE*step/spec.train.steps))
 
 def _training_facts(fitted, spec):
     "What a result keeps of a training"
@@ -167,12 +171,13 @@ def _checked(result, spec, path):
         require(now==result.corpus['sha256'], f"corpus {spec.corpus} has changed since {path} was made: move that file, or choose another output folder")
     return result
 
-# %% ../nbs/16_experiments.ipynb #23303a2a
+# %% ../nbs/16_experiments.ipynb #2b0c91b2
 def run(
     spec:RunSpec, # what to run
     out:Path='results', # output folder; the result stands in out/scale
     report:Callable=lambda share: None, # hears the share done, 0 to 1
     progress:bool=True, # show the training's own progress bar
+    compile:bool=False, # compile the training step; pays on a GPU
 )->RunResult: # read if it was there, made and saved otherwise
     "Train and measure one specification, once"
     path = result_path(spec, out)
@@ -181,7 +186,7 @@ def run(
     require_writable(path.parent)
     data = LMDataModule.from_spec(spec)
     text = held_out(spec, data)
-    fitted = _trained(spec, out, data, report, progress)
+    fitted = _trained(spec, out, data, report, progress, compile)
     numbers = {} if fitted.diverged_at is not None else measure(fitted.model, spec, text, lambda x: report(_TRAINING_SHARE+(1-_TRAINING_SHARE)*x))
     result = RunResult(spec, corpus=corpus_facts(data.arrays, max(spec.eval.lengths)), training=_training_facts(fitted, spec), **numbers)
     save_result(result, out)
@@ -247,18 +252,27 @@ def estimate_seconds(
             total += step*(s.train.steps+read/(3*batch*length))
     return total/min(processes, max(len(specs), 1))
 
-# %% ../nbs/16_experiments.ipynb #d6a5edcd
+# %% ../nbs/16_experiments.ipynb #785b1542
+def _require_finished(spec, out, fitted):
+    "Raise unless a training came to its end"
+    named, advice = f"{spec.label} on {spec.corpus}, seed {spec.seed},", "with `sandwich-repro train` and the same options"
+    options = ''.join(f' --option {k}={v}' for k, v in spec.encoding_options.items())
+    require(fitted is not None, f"{named} is not trained in {out} ({train_key(spec)}, trained with {options or 'no options'}): train it first, {advice}")
+    require(fitted.diverged_at is None, f"{named} diverged at step {fitted.diverged_at} of its training in {out}: there is no model to measure; train another, with a lower lr")
+    require(fitted.steps==spec.train.steps, f"{named} is trained up to step {fitted.steps} of {spec.train.steps} in {out}: finish it first, {advice}")
+
+# %% ../nbs/16_experiments.ipynb #40e69490
 def load_model(
     spec:RunSpec, # a run that was trained
     out:Path='results', # its output folder
 )->tuple[TransformerLM, LMDataModule]: # in evaluation mode, and its text
     "The trained model of a run; an error that says how to train it where there is none"
     folder = _checkpoints(spec, out)
-    options = ''.join(f' --option {k}={v}' for k, v in spec.encoding_options.items())
-    require((folder/'last.ckpt').exists(), f"{spec.label} on {spec.corpus}, seed {spec.seed}, is not trained in {out} ({folder.name}, trained with {options or 'no options'}): "
-            f"train it first, with `sandwich-repro train` and the same options")
-    data = LMDataModule.from_spec(spec)
-    return _trained(spec, out, data, lambda share: None, progress=False).model, data
+    there = any((folder/name).exists() for name in ('last.ckpt', 'diverged.ckpt'))
+    data = LMDataModule.from_spec(spec) if there else None
+    fitted = read_fit(spec.model_config, spec.train, seed=spec.seed, folder=folder, spec=_remembered(spec, data)) if there else None
+    _require_finished(spec, out, fitted)
+    return fitted.model, data
 
 def last_token(
     spec:RunSpec, # a trained run; `spec.eval` says at which lengths

@@ -1,10 +1,17 @@
-"Benchmarks in smoke mode: they run, and the compiled engine's script needs nothing but torch."
+"Scripts for other machines in smoke mode: they run, and those for a GPU need little beside torch."
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import pytest
+import torch
 from processes import ROOT, run
+
+from sandwich_repro.config import SCALES
 
 
 @pytest.mark.parametrize('script', ['gpu', 'attention', 'last_token', 'training'])
@@ -29,3 +36,65 @@ print(sandwich_repro.biased_attention(q, q, q, sandwich_repro.make_encoding('san
 '''
     out = subprocess.run([sys.executable, '-c', code], cwd=ROOT/'bench', capture_output=True, text=True, timeout=100)
     assert out.returncode==0, out.stderr
+
+
+WITHOUT = '''
+import runpy, sys
+class Hiding:
+    "A finder that does not find some packages."
+    def __init__(self, finder): self.finder = finder
+    def __getattr__(self, name): return getattr(self.finder, name)
+    def find_spec(self, name, *rest):
+        hidden = name.partition(".")[0] in ("datasets", "fastcore", "jaxtyping", "jsonargparse", "nbdev", "pandas", "typer")
+        return None if hidden else self.finder.find_spec(name, *rest)
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+sys.argv[:] = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+'''
+
+
+def gpu_script(*options): return run([sys.executable, '-c', WITHOUT, ROOT/'tools'/'gpu.py', *options], 200)
+
+
+def test_the_runs_on_a_gpu_need_little_beside_torch_and_are_made_once(tmp_path):
+    "From nothing to the tables; what was finished before is not made again."
+    code, out = gpu_script('--smoke', '--out', tmp_path)
+    assert code==0 and 'Traceback' not in out and '3 of 3 runs finished' in out, out
+    assert '3 of 3 runs to do on code' in out and re.search(r'^sandwich +code +16 +1 +\d', out, re.M), out
+    files = {p: p.stat().st_mtime_ns for p in (tmp_path/'smoke').glob('*.json')}
+    assert sorted(p.name.split('-')[1] for p in files)==['alibi_shift_0', 'sandwich', 'window_window_480']
+    code, out = gpu_script('--smoke', '--out', tmp_path)
+    assert code==0 and '0 of 3 runs to do' in out and 'done in' not in out, out
+    assert files=={p: p.stat().st_mtime_ns for p in (tmp_path/'smoke').glob('*.json')}
+
+
+def test_without_a_gpu_the_runs_say_so_in_one_line(monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    code, out = gpu_script()
+    assert code==2 and out.startswith('no GPU here') and out.count('\n')==1, out
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    "An interrupt in a training leaves a checkpoint, from which the next call goes on, and no result."
+    monkeypatch.syspath_prepend(ROOT/'tools')
+    import gpu
+    monkeypatch.setattr(gpu.Progress, '__call__', lambda self, share: os.kill(os.getpid(), signal.SIGINT))
+    spec = SCALES['smoke'].spec('none', corpus='code')
+    spec, steps = replace(spec, train=replace(spec.train, steps=1000)), []
+    assert gpu.work([spec], tmp_path, False, 0)==[] and not list(tmp_path.iterdir())  # no time, no run
+    for _ in range(2):
+        assert gpu.work([spec], tmp_path, False, 10**4)==[]
+        checkpoint, = tmp_path.rglob('last.ckpt')
+        steps.append(torch.load(checkpoint, weights_only=True)['global_step'])
+    assert 0<steps[0]<steps[1]<1000 and not list(tmp_path.rglob('*.json'))
+
+
+def test_time_that_is_over_interrupts(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT/'tools')
+    import gpu
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        with gpu.stopped_after(.1): time.sleep(20)
+    with gpu.stopped_after(.1): pass
+    time.sleep(.3)
+    assert signal.getsignal(signal.SIGINT)==before
