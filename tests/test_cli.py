@@ -3,6 +3,7 @@ import json
 import sys
 
 import pytest
+import torch
 
 from sandwich_repro import cli
 from sandwich_repro.config import SCALES
@@ -122,3 +123,29 @@ def test_corpora_lists_what_there_is(call):
 def test_help(command, call):
     code, out, _ = call(command, '--help')
     assert code==0 and 'Usage' in out
+
+
+def test_measuring_reads_and_writes_nothing(call, tmp_path, monkeypatch):
+    "A finished model can be measured in a folder that nobody may write to; one that diverged or was stopped says so"
+    common = ['--scale', 'smoke', '--encoding', 'none', '--out', tmp_path]
+    assert call('train', *common)[0]==0
+    last, = tmp_path.rglob('last.ckpt')
+    before = sorted(tmp_path.rglob('*'))
+    def refuse(allowed):
+        def checked(path, *args, **more):
+            if tmp_path in (path, *path.parents): raise PermissionError(13, 'Permission denied', str(path))
+            return allowed(path, *args, **more)
+        return checked
+    for name in ('touch', 'mkdir'): monkeypatch.setattr(type(tmp_path), name, refuse(getattr(type(tmp_path), name)))
+    for words in (['perplexity', '--lengths', '16,64', '--n-segments', 8], ['erf']): assert call(*words, *common)[0]==0
+    assert sorted(tmp_path.rglob('*'))==before
+    content = torch.load(last)
+    content['callbacks']['sandwich_repro']['record']['step'] = 12
+    torch.save(content, last)
+    assert 'is trained up to step 12 of 30' in call('erf', *common)[2]
+    content['callbacks']['sandwich_repro']['record']['diverged_at'] = 13
+    torch.save(content, last.with_name('diverged.ckpt'))
+    last.unlink()
+    for command in ('perplexity', 'erf'):
+        code, _, err = call(command, *common)
+        assert code==2 and 'diverged at step 13' in err and len(err.splitlines())==1

@@ -221,6 +221,14 @@ def test_what_the_caller_names_belongs_to_the_run(tmp_path):
     with pytest.raises(ValueError, match="spec.tokenizer is 'bytes' there and 'bpe' here"): run(tmp_path/"spec", spec=replace(spec, tokenizer="bpe"))
 
 
+def test_what_killed_writers_left_is_swept_away_after_a_day(tmp_path):
+    names = ".last.ckpt.1.part", ".diverged.ckpt.7.0a1b2c3d.part", ".notes.txt"
+    for name in (*names, ".last.ckpt.2.part"): (tmp_path/name).touch()
+    for name in names: os.utime(tmp_path/name, (time.time()-2*24*3600,)*2)
+    run(tmp_path)
+    assert sorted(p.name for p in tmp_path.glob(".*"))==[".last.ckpt.2.part", ".notes.txt"]
+
+
 def test_files_that_are_not_ours_are_named(tmp_path):
     (tmp_path/"last.ckpt").write_bytes(b"half")
     with pytest.raises(ValueError, match="last.ckpt cannot be read"): run(tmp_path)
