@@ -24,7 +24,7 @@ from .cache import require_writable, write_whole  # noqa: F401
 from .config import RunSpec, project_root, require, run_key, spec_from_dict, spec_to_dict
 from .perplexity import PairedDifference, paired_difference
 
-# %% ../nbs/15_results.ipynb #270a7980
+# %% ../nbs/15_results.ipynb #f8558d1d
 _all_ = ["require_writable"]
 _SCHEMA = 1
 
@@ -34,11 +34,11 @@ def _commit():
     except (ValueError, OSError): return None
     return call.stdout.strip() or None
 
-def provenance()->dict: # package version, commit, torch, python, device, time
+def provenance()->dict: # package version, commit, torch, python, device, how float32 is multiplied ("high" is TF32 on a GPU), time
     "Where and with what the numbers of this process are made"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f'CPU, {torch.get_num_threads()} thread(s)'
     return dict(sandwich_repro=__version__, commit=_commit(), torch=torch.__version__, python=platform.python_version(), system=platform.system(),
-                device=device, finished=datetime.now(timezone.utc).isoformat(timespec='seconds'))
+                device=device, float32_products=torch.get_float32_matmul_precision(), finished=datetime.now(timezone.utc).isoformat(timespec='seconds'))
 
 # %% ../nbs/15_results.ipynb #d6b55a8c
 @dataclass(frozen=True)

@@ -98,3 +98,18 @@ def test_time_that_is_over_interrupts(monkeypatch):
     with gpu.stopped_after(.1): pass
     time.sleep(.3)
     assert signal.getsignal(signal.SIGINT)==before
+
+
+def test_a_model_that_cannot_be_compiled_is_trained_without(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT/'tools')
+    import gpu
+    asked, spec = [], SCALES['smoke'].spec('none', corpus='code')
+    class Asked(Exception): pass
+    def fit(*args, compile, **kwargs):
+        asked.append(compile)
+        raise RuntimeError('no compiler') if compile else Asked
+    monkeypatch.setattr('sandwich_repro.experiments.fit', fit)
+    with pytest.raises(Asked): gpu.attempt(spec, tmp_path, True)
+    assert asked==[True, False]
+    with pytest.raises(ValueError, match='100000000 segments'): gpu.attempt(replace(spec, eval=replace(spec.eval, n_segments=10**8)), tmp_path, True)
+    assert len(asked)==2                                                    # bad input is not tried twice

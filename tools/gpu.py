@@ -123,8 +123,8 @@ def attempt(spec, out, compiled):
     except Exception as error:
         if not compiled: raise
         say(f'{spec.label}: compiling failed, training without it ({type(error).__name__}: {str(error)[:200]})')
-        torch.compiler.reset()
-        return run(spec, out, Progress(spec.label), progress=False)
+    torch.compiler.reset()  # out of the handler, whose traceback holds the model's memory
+    return run(spec, out, Progress(spec.label), progress=False)
 
 
 def work(todo, out, compiled, seconds):
