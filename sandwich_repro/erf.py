@@ -6,7 +6,7 @@
 __all__ = ['normalized_gradient', 'cumulative_gradient', 'empirical_receptive_field', 'FieldSpread', 'erf_spread',
            'theoretical_receptive_field']
 
-# %% ../nbs/14_erf.ipynb #c0c1839d
+# %% ../nbs/14_erf.ipynb #51d2fa81
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .config import require, unknown_name
-from .interface import check_context, checked_tokens, evaluating, keyword_names, last_logits, model_device
+from .interface import _open_ended, check_context, checked_tokens, evaluating, keyword_names, last_logits, model_device
 
-# %% ../nbs/14_erf.ipynb #0ddd0443
+# %% ../nbs/14_erf.ipynb #eb647590
 _TARGETS = {
     "next": lambda logits, token: logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).gather(-1, token[:, None]),
     "logit": lambda logits, token: logits.gather(-1, token[:, None])}
@@ -38,8 +38,8 @@ def _differentiable(model:nn.Module) -> Iterator[None]:
 def _embeddings_name(model:nn.Module) -> str:
     "The argument through which a model takes embeddings in place of tokens"
     require(hasattr(model, "get_input_embeddings"), f"{type(model).__name__} has no get_input_embeddings(): gradients are taken at the embeddings")
-    names = keyword_names(model)
-    found = next((n for n in ("embeddings", "inputs_embeds") if n in names), "inputs_embeds" if "kwargs" in names else None)
+    behind = model.modules() if _open_ended(model) else [model]  # a catch-all passes on what a module inside asks for by name
+    found = next((n for m in behind for n in ("embeddings", "inputs_embeds") if n in keyword_names(m)), "inputs_embeds" if _open_ended(model) else None)
     require(found is not None, f"{type(model).__name__} takes neither embeddings= nor inputs_embeds= in place of tokens")
     return found
 

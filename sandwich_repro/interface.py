@@ -6,9 +6,9 @@
 __all__ = ['keyword_names', 'last_logits', 'evaluating', 'model_device', 'token_nll', 'vocabulary_size', 'checked_tokens',
            'max_positions', 'check_context']
 
-# %% ../nbs/12a_interface.ipynb #80dbc871
+# %% ../nbs/12a_interface.ipynb #0e7dd3d9
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,16 +19,31 @@ from torch.nn import functional as F
 
 from .config import require
 
-# %% ../nbs/12a_interface.ipynb #cd314240
+# %% ../nbs/12a_interface.ipynb #645400a3
 def keyword_names(
     model:Callable, # a module or a function
 ) -> set[str]: # none where Python cannot tell
     "Names of the arguments a model's forward takes"
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    try: return set(inspect.signature(getattr(model, "forward", model)).parameters)
-    except (TypeError, ValueError): return set()
+    return {p.name for p in _parameters(model) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
-# %% ../nbs/12a_interface.ipynb #c02259bc
+def _parameters(model):
+    "The arguments of a model's forward, as far as Python can tell"
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    try: return inspect.signature(getattr(model, "forward", model)).parameters.values()
+    except (TypeError, ValueError): return ()
+
+def _open_ended(model): return any(p.kind is p.VAR_KEYWORD for p in _parameters(model))
+
+# %% ../nbs/12a_interface.ipynb #c69e6761
+def _logits_of(out) -> Float[Tensor, "..."]:
+    "The logits in what a model gave: themselves, or under that name, or first in a tuple"
+    if isinstance(out, Mapping):
+        require("logits" in out, f"the model gave a dictionary with {', '.join(map(repr, out)) or 'nothing'}: need 'logits' among its keys")
+        return out["logits"]
+    out = getattr(out, "logits", out[0] if isinstance(out, tuple) else out)
+    require(isinstance(out, Tensor), f"the model gave {type(out).__name__}: need logits, or an object, a dictionary or a tuple that holds them")
+    return out
+
 def last_logits(
     model:Callable, # tokens (batch, seq) to logits
     keep:int, # positions wanted, counted from the end
@@ -40,8 +55,7 @@ def last_logits(
     if "last_only" in names: named["last_only"] = keep==1
     elif "logits_to_keep" in names: named["logits_to_keep"] = keep
     if "use_cache" in names: named["use_cache"] = False
-    out = model(*inputs, **named)
-    out = getattr(out, "logits", out[0] if isinstance(out, tuple) else out)
+    out = _logits_of(model(*inputs, **named))
     if out.ndim==2 and keep==1: out = out[:, None]
     require(out.ndim==3 and out.shape[1]>=keep, f"the model gave logits of shape {tuple(out.shape)}, but {keep} positions are to be scored: "
             "need (batch, seq, vocab), or (batch, vocab) to score the last position alone")

@@ -106,6 +106,31 @@ def test_a_failing_model_is_left_as_it_was():
     assert model.training and all(p.requires_grad for p in model.parameters())
 
 
+class Theirs(Causal):
+    "By Hugging Face's name, and a dictionary"
+    def forward(self, input_ids=None, inputs_embeds=None): return {'loss': None, 'logits': super().forward(input_ids, embeddings=inputs_embeds)}
+
+
+class Wrapped(nn.Module):
+    "A catch-all around another model"
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+    def get_input_embeddings(self): return self.model.get_input_embeddings()
+    def forward(self, *args, **options): return self.model(*args, **options)
+
+
+class Anything(Causal):
+    "A catch-all of its own that says nothing of embeddings"
+    def forward(self, *inputs, **anything): return super().forward(embeddings=anything.pop('inputs_embeds'), **anything)
+
+
+@pytest.mark.parametrize('model', [Theirs, lambda: Wrapped(Causal()), lambda: Wrapped(Theirs()), lambda: Wrapped(Wrapped(Causal())), Anything])
+@pytest.mark.parametrize('target', ['next', 'hidden'])
+def test_catch_alls_and_dictionaries(model, target):
+    assert_close(normalized_gradient(model(), segments(), target), normalized_gradient(Causal(), segments(), target))
+
+
 def test_no_dependence_is_an_error():
     class NoGrad(Causal):
         def forward(self, tokens=None, *, embeddings=None):
