@@ -95,7 +95,7 @@ def _check_plan_fits(q, plan):
     rows = q.shape[0] if plan.real is None else plan.real.shape[0]
     require(rows==q.shape[0], f"the padding mask has {rows} rows, the batch has {q.shape[0]}")
 
-# %% ../nbs/10_attention.ipynb #da5e0160
+# %% ../nbs/10_attention.ipynb #8a4be831
 def make_plan(
     encoding:PositionalEncoding|None, # its bias is asked once
     q:tuple[int, int], # heads and number of queries
@@ -110,6 +110,11 @@ def make_plan(
     if plan.backend!="flex" or plan.mask is not None or plan.table is None: return plan
     return replace(plan, prepared=prepare_flex(plan, q[0], device))
 
+def _of_no_rows(q, k, v, plan):
+    "Attention of an empty batch: empty, with gradients of zero"
+    read = [t.sum() for t in (k, v, plan.table, plan.mask) if t is not None]
+    return q + sum(read).to(q.dtype)
+
 def attend(
     q:Float[Tensor, "batch heads q d_head"], # queries, rotated if the encoding rotates
     k:Float[Tensor, "batch heads k d_head"], # keys, rotated likewise
@@ -121,6 +126,7 @@ def attend(
             f"{q.shape[2]} queries and {k.shape[2]} keys do not fit a plan for {plan.q_len} and {plan.k_len}")
     _check_plan_fits(q, plan)
     q, k, v = _one_dtype(q, k, v)
+    if q.shape[0]==0: return _of_no_rows(q, k, v, plan)
     if plan.real is not None:
         padding = ~plan.real[:, None, :, None]
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)

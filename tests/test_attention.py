@@ -271,3 +271,17 @@ def test_gradients_of_gradients_are_right_or_refused(name, length):
     with pytest.raises((NotImplementedError, RuntimeError), match='reference|not implemented'):
         g, = torch.autograd.grad(y.sum(), q, create_graph=True)
         g.square().sum().backward()
+
+
+@pytest.mark.parametrize("name", ["none", "rotary", "alibi", "window", "kerple_power", "t5"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_empty_batch_is_empty_with_gradients_of_zero(name, backend, dtype):
+    encoding = make_encoding(name, HEADS, HEADS * D_HEAD, **({"window": 5} if name=="window" else {}))
+    for length in (1, 65, 300, 600):
+        for real in (None, torch.ones(0, length)):
+            inputs = [t.requires_grad_() for t in tensors(length, batch=0, dtype=dtype)]
+            out = biased_attention(*inputs, encoding, backend=backend, key_padding_mask=real)
+            assert out.shape==inputs[0].shape and out.dtype==dtype
+            grads = torch.autograd.grad(out.sum(), [*inputs, *encoding.parameters()])
+            assert all(not g.any() for g in grads)
