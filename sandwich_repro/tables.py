@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['committed_results', 'paper_facts', 'paper_says', 'mean_loss', 'perplexity_text', 'erf_text', 'model_row', 'models_of',
-           'headline', 'missing_models', 'show_by_scale', 'n_parameters', 'what_differs', 'claims_text', 'verdict_text']
+           'gap_text', 'seeds_text', 'headline', 'missing_models', 'show_rows', 'show_by_scale', 'n_parameters',
+           'what_differs', 'claims_text', 'verdict_text']
 
 # %% ../nbs/17b_tables.ipynb #a03fdeab
 import csv
@@ -77,7 +78,9 @@ def erf_text(
     low, mean, high = field
     return f'{mean:.2f} ({low:.2f} to {high:.2f})'
 
-# %% ../nbs/17b_tables.ipynb #c74164db
+# %% ../nbs/17b_tables.ipynb #9a46495d
+_RUNS, _NONE = 'seeds × N', '0'  # the column that says how many runs there are, and what it says of none
+
 def _longer(e):
     "Evaluated lengths beyond the training length of a scale, by their column"
     n = e.scale.train_len
@@ -87,7 +90,8 @@ def _seen(e, runs, label, corpus, train_len):
     "The measured part of a row"
     home, which = runs[0].spec.train_len, dict(corpus=corpus, train_len=train_len)
     rises = {c: plus_minus(e.rise(label, m/home, **which)) if m>home else '' for c, m in _longer(e).items()}
-    return {'seeds': len(runs), 'PPL at L_tr': perplexity_text(mean_loss(runs, home)), **rises, 'ERF/L_tr': erf_text(e.erf(label, **which))}
+    field = tuple(x*e.scale.train_len/home for x in e.erf(label, **which))
+    return {_RUNS: f'{len(runs)} × {len(runs[0].nll)}', 'PPL at L_tr': perplexity_text(mean_loss(runs, home)), **rises, 'ERF/L_tr': erf_text(field)}
 
 def model_row(
     e:Evidence, # results of a scale
@@ -100,7 +104,7 @@ def model_row(
     except Missing:
         wanted = label, corpus or e.scale.corpora[0], train_len or e.scale.train_len
         lost = any(r.diverged and (r.spec.label, r.spec.corpus, r.spec.train_len)==wanted for r in e.results)
-        return {'model': label, 'seeds': 'diverged' if lost else '0'} | dict.fromkeys(['PPL at L_tr', *_longer(e), 'ERF/L_tr'], '–')
+        return {'model': label, _RUNS: 'diverged' if lost else _NONE} | dict.fromkeys(['PPL at L_tr', *_longer(e), 'ERF/L_tr'], '–')
 
 def models_of(
     e:Evidence, # results of a scale
@@ -111,7 +115,28 @@ def models_of(
              if not r.diverged and r.spec.corpus==(corpus or e.scale.corpora[0]) and r.spec.train_len==e.scale.train_len}
     return sorted(found, key=found.get)
 
-# %% ../nbs/17b_tables.ipynb #13c0b4d5
+# %% ../nbs/17b_tables.ipynb #2538b99e
+def gap_text(
+    e:Evidence, # results of a scale
+    label:str, # the paper's name of the one model
+    other:str, # and of the other
+    multiple:float=1, # length over the scale's L_tr
+    corpus:str="", # key of `CORPORA`; the scale's first if empty
+)->str: # e.g. "+0.056 ± 0.040"; a dash without runs, nothing for a model and itself
+    "Paired difference of the loss of two models, the one minus the other, in nats"
+    try: return '' if label==other else plus_minus(e.gap(label, other, multiple, corpus))
+    except Missing: return '–'
+
+def seeds_text(
+    values:Sequence[float], # one per seed
+    digits:int=2, # after the point
+)->str: # e.g. "1.17 ± 0.05"; one value stands alone
+    "Mean over seeds with half of its 95 % interval"
+    if len(values)==0: return '–'
+    d = paired_difference(np.asarray(values, dtype=float), np.zeros(len(values)))
+    return f'{d.mean:.{digits}f}'+(f' ± {(d.high-d.low)/2:.{digits}f}' if len(values)>1 else '')
+
+# %% ../nbs/17b_tables.ipynb #4ac97ee8
 def headline(
     e:Evidence, # results of a scale
     corpus:str="", # key of `CORPORA`; the scale's first if empty
@@ -131,26 +156,33 @@ def missing_models(
     e:Evidence, # results of the scale
 )->str: # Markdown; empty if nothing is missing
     "The models of a table that have no run, and the command that makes them"
-    absent = [row['model'] for row in rows if row.get('seeds')=='0']
+    absent = [row['model'] for row in rows if row.get(_RUNS)==_NONE]
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
     return f"No run yet of {', '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #87f54955
+# %% ../nbs/17b_tables.ipynb #094eded0
+def show_rows(
+    rows:Sequence[dict], # column: value; the first column names the row
+)->None:
+    "Display rows as a table whose short cells stay on one line"
+    import pandas as pd
+    from IPython.display import display
+    frame = pd.DataFrame(rows).fillna('').map(lambda x: str(x).replace(' ', '\N{NO-BREAK SPACE}') if len(str(x))<40 else str(x))
+    with pd.option_context('display.max_colwidth', None): display(frame.set_index(frame.columns[0]))
+
 def show_by_scale(
     scales:dict[str, Evidence], # of `committed_results`
-    rows:Callable, # evidence of a scale -> list of rows
+    rows:Callable, # evidence of a scale -> list of rows; without rows the scale is left out
     grids:Iterable[str]=(), # keys of `GRIDS` that make what may be missing
     corpus:str="", # named above the table; the scale's first if empty
 )->None:
     "Display one table for each scale, with where it comes from and what is missing"
-    import pandas as pd
     from IPython.display import Markdown, display
     for e in scales.values():
         table = rows(e)
         if not table: continue
         display(Markdown(headline(e, corpus)))
-        frame = pd.DataFrame(table).fillna('')
-        display(frame.map(lambda x: str(x).replace(' ', '\N{NO-BREAK SPACE}') if len(str(x))<40 else x).set_index(frame.columns[0]))
+        show_rows(table)
         if note := missing_models(table, grids, e): display(Markdown(note))
 
 # %% ../nbs/17b_tables.ipynb #8057b159
