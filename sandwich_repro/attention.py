@@ -95,7 +95,7 @@ def _check_plan_fits(q, plan):
     rows = q.shape[0] if plan.real is None else plan.real.shape[0]
     require(rows==q.shape[0], f"the padding mask has {rows} rows, the batch has {q.shape[0]}")
 
-# %% ../nbs/10_attention.ipynb #8a4be831
+# %% ../nbs/10_attention.ipynb #e1752226
 def make_plan(
     encoding:PositionalEncoding|None, # its bias is asked once
     q:tuple[int, int], # heads and number of queries
@@ -129,7 +129,7 @@ def attend(
     if q.shape[0]==0: return _of_no_rows(q, k, v, plan)
     if plan.real is not None:
         padding = ~plan.real[:, None, :, None]
-        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+        q, k, v = q.masked_fill(padding[:, :, -plan.q_len:], 0), k.masked_fill(padding, 0), v.masked_fill(padding, 0)
     if not torch.is_autocast_enabled(q.device.type): return ENGINES[plan.backend](q, k, v, plan)
     with torch.autocast(q.device.type, enabled=False): return ENGINES[plan.backend](q, k, v, plan)
 

@@ -233,6 +233,7 @@ class TransformerLM(nn.Module):
         x, mask, back = _embedded(self, tokens, embeddings), None, None
         if attention_mask is not None: mask = _checked_mask(attention_mask, x, 0 if cache is None else len(cache))
         real = mask if cache is None else cache.seen(mask, x.shape[:2], x.device)
+        if mask is not None: x = x.masked_fill(~mask[..., None], 0)  # whatever lies there, no gradient may see it
         if mask is not None and cache is None: x, real, back = _pack(x, real)
         narrow = last_only and (cache is None or mask is None)
         new, x = x.shape[1], self.norm(_layers(self, x, real, cache, narrow))

@@ -120,6 +120,22 @@ def test_padding_is_never_seen_even_if_it_is_not_a_number():
         assert_close(model(embeddings=given, attention_mask=mask.expand(2, 26))[:, 6:], model(text), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["none", "rotary", "alibi", "t5"])
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
+def test_no_gradient_sees_what_lies_in_padding(name, junk):
+    mask = torch.arange(26) >= torch.tensor([[6], [0]])
+    def measured(fill, cached):
+        model = built(name)
+        given = model.get_input_embeddings()(tokens(2, 26)).detach()
+        given = given.masked_fill(~mask[..., None], fill).requires_grad_()
+        cache = model.new_cache() if cached else None
+        logits = model(embeddings=given, attention_mask=mask, cache=cache)
+        logits.masked_fill(~mask[..., None], 0).square().sum().backward()
+        return [given.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+    for cached in (False, True):
+        for got, want in zip(measured(junk, cached), measured(0., cached)): assert torch.equal(got, want) and got.isfinite().all()
+
+
 def test_last_only_with_right_padding_on_a_cache():
     model, text = built("alibi"), tokens(2, 20)
     cache = model.new_cache()
