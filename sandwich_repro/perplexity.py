@@ -44,7 +44,7 @@ def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> li
     require(lengths[-1]<=longest, f"length {lengths[-1]} is longer than the segments, which have {longest} tokens")
     return lengths
 
-# %% ../nbs/13_perplexity.ipynb #49c1cc01
+# %% ../nbs/13_perplexity.ipynb #fba2ae90
 def last_token_nll(
     model:Callable, # tokens (batch, seq) to logits (batch, seq, vocab) or (batch, vocab)
     segments:Int[Tensor, "n seq"], # token ids; each row ends in the scored token
@@ -56,6 +56,8 @@ def last_token_nll(
     "Loss of each segment's last token at each context length (§3)"
     segments = checked_tokens(model, segments, bos)
     lengths = _checked_lengths(lengths, segments)
+    ends = [] if bos is None else (segments[:, -1]==bos).nonzero().flatten().tolist()
+    require(not ends, f"segments {ends[:5]} end in bos={bos}, which is never scored: choose segments that end in text")
     check_context(model, lengths[-1]-1+(bos is not None))
     nll, device = torch.empty(len(segments), len(lengths), dtype=torch.float64), model_device(model)
     with evaluating(model), torch.no_grad(), tqdm(total=nll.numel(), unit="token", disable=not progress) as bar:
@@ -154,7 +156,7 @@ def _windows(tokens:Int[Tensor, " seq"], window:int, stride:int) -> Iterator[tup
         end = min(start+window, last)
         yield tokens[start:end], tokens[start+1+(window-stride if start else 0):end+1]
 
-# %% ../nbs/13_perplexity.ipynb #69089694
+# %% ../nbs/13_perplexity.ipynb #0d85152e
 def sliding_window_nll(
     model:Callable, # tokens (batch, seq) to logits (batch, seq, vocab)
     tokens:Int[Tensor, " seq"]|Sequence, # one text, or several: a list of texts, or rows
@@ -164,7 +166,7 @@ def sliding_window_nll(
     bos:int|None=None, # token id put before every window; None for none
     attention_mask:Bool[Tensor, "batch seq"]|None=None, # True or 1 at real tokens of padded rows
     progress:bool=False, # show a progress bar
-) -> Float[Tensor, " scored"]: # nats, float64: each text's tokens but the first, in order
+) -> Float[Tensor, " scored"]: # nats, float64: each text's tokens but the first, in order; none for `bos`
     "Loss of every token, read through a window that slides over the text"
     _check_window(window, stride)
     windows = [(_with_bos(i, bos), t) for d in _documents(model, tokens, attention_mask, bos) for i, t in _windows(d, window, stride)]
@@ -175,7 +177,9 @@ def sliding_window_nll(
             inputs, targets = (torch.stack(parts) for parts in zip(*(windows[r] for r in rows)))
             for row, nll in zip(rows, token_nll(last_logits(model, targets.shape[1], inputs.to(device)), targets)): losses[row] = nll
             bar.update(len(rows))
-    return torch.cat(losses)
+    scored = torch.cat([t for _, t in windows])
+    require(bos is None or bool((scored!=bos).any()), f"the texts hold nothing to score but bos={bos}")
+    return torch.cat(losses) if bos is None else torch.cat(losses)[scored!=bos]
 
 # %% ../nbs/13_perplexity.ipynb #12fbc7ee
 def sliding_window_perplexity(

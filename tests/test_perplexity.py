@@ -134,6 +134,25 @@ def test_bos_once_per_window_and_never_scored(bos, starts_with_it):
     assert [int((b==9).sum()) for b in seen]==([1, 1] if bos else [0, int(starts_with_it)])
 
 
+@pytest.mark.parametrize('window, stride', [(6, 3), (4, 4), (40, 1)])
+def test_bos_between_documents_is_read_and_not_scored(window, stride):
+    "Every token costs 1 nat or so, the BOS 100"
+    seen = []
+    def dear(tokens):
+        seen.append(tokens)
+        return torch.zeros(*tokens.shape, 10).index_fill(2, torch.tensor(9), -100.)
+    text = torch.arange(24)%8
+    text[[5, 6, 12, 18, 23]] = 9
+    nll = sliding_window_nll(dear, text, window, stride, bos=9)
+    assert_close(nll, torch.full((18,), math.log(9)).double())
+    assert sum(int((w==9).sum()) for batch in seen for w in batch)>=4
+    assert (sliding_window_nll(dear, text, window, stride)>99).sum()==5   # without bos= it is a token like any other
+    assert sliding_window_perplexity(dear, [text, text[:9]], window, stride, bos=9)==pytest.approx(9)
+    with pytest.raises(ValueError, match=r'segments \[1\] end in bos=9'): last_token_nll(dear, torch.stack([text[:20], text[4:]]), [4], bos=9)
+    with pytest.raises(ValueError, match='nothing to score but bos=9'): sliding_window_nll(dear, text[5:7], window, stride, bos=9)
+    assert last_token_nll(dear, torch.stack([text[:20], text[4:]]), [4]).shape==(2, 1)
+
+
 def test_stride_one_gives_every_token_a_full_window():
     window, text = 6, ones(40)
     got = sliding_window_nll(Counting(lambda k: k/10), text, window, 1)
