@@ -109,7 +109,25 @@ def test_a_model_that_cannot_be_compiled_is_trained_without(tmp_path, monkeypatc
         asked.append(compile)
         raise RuntimeError('no compiler') if compile else Asked
     monkeypatch.setattr('sandwich_repro.experiments.fit', fit)
+    monkeypatch.setattr(gpu, 'learns_when_compiled', lambda *_: True)
     with pytest.raises(Asked): gpu.attempt(spec, tmp_path, True)
     assert asked==[True, False]
     with pytest.raises(ValueError, match='100000000 segments'): gpu.attempt(replace(spec, eval=replace(spec.eval, n_segments=10**8)), tmp_path, True)
     assert len(asked)==2                                                    # bad input is not tried twice
+
+
+def test_a_compiler_that_drops_a_gradient_is_found_out(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT/'tools')
+    import gpu
+    def dropping(model):
+        def call(tokens):
+            model.encodings.requires_grad_(False)
+            return model(tokens)
+        return call
+    traced = lambda model: torch.compile(model, backend='aot_eager')  # noqa: E731
+    scale = SCALES['smoke']
+    assert gpu.learns_when_compiled(scale.spec('alibi'), None, 'cpu')
+    for name in ('kerple_log', 't5'):
+        torch.manual_seed(0)
+        assert gpu.learns_when_compiled(scale.spec(name), traced, 'cpu')
+        assert not gpu.learns_when_compiled(scale.spec(name), dropping, 'cpu')
