@@ -7,7 +7,7 @@ __all__ = ['SCALES', 'unknown_name', 'require', 'require_fields', 'ModelConfig',
            'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'Scale',
            'set_seed', 'project_root']
 
-# %% ../nbs/00_config.ipynb #9bde24b4
+# %% ../nbs/00_config.ipynb #e18e2a03
 import difflib
 import hashlib
 import json
@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +53,35 @@ def require_fields(
     for name in given:
         if name not in known: raise unknown_name(f"option of {kind}", name, known)
 
-# %% ../nbs/00_config.ipynb #5055476d
-def _whole(name, value, least=1):
-    "Require a whole number of at least `least`"
-    good = isinstance(value, int) and not isinstance(value, bool) and value>=least
-    require(good, f"{name}={value!r} must be a whole number of at least {least}")
+# %% ../nbs/00_config.ipynb #2c0f983e
+def _is_number(value, kind=Real): return isinstance(value, kind) and not isinstance(value, bool)  # NumPy's are of these kinds too
 
+def _whole(name, value, least=1)->int:
+    "The value as an integer, if it is a whole number of at least `least`"
+    require(_is_number(value, Integral) and value>=least, f"{name}={value!r} must be a whole number of at least {least}")
+    return int(value)
+
+def _truth(name, value)->bool:
+    "The value, if it is True or False"
+    require(isinstance(value, (bool, np.bool_)), f"{name}={value!r} must be True or False")
+    return bool(value)
+
+def _plain(value):
+    "A value as JSON can hold it: NumPy's numbers as Python's own, also inside of containers"
+    if isinstance(value, np.generic): return value.item()
+    if isinstance(value, dict): return {k: _plain(v) for k, v in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+def _make_plain(config):
+    "Keep plain values in the fields of a frozen dataclass"
+    for f in fields(config): object.__setattr__(config, f.name, _plain(getattr(config, f.name)))
+
+def _as_tuple(name, value):
+    "A sequence as a tuple"
+    require(isinstance(value, (list, tuple, np.ndarray)), f"{name}={value!r} must be a sequence of numbers")
+    return tuple(value)
+
+# %% ../nbs/00_config.ipynb #ed2d1deb
 @dataclass(frozen=True)
 class ModelConfig:
     "The decoder-only transformer: its size and the way position enters it (paper, section 4)"
@@ -71,6 +95,7 @@ class ModelConfig:
     mlp_ratio:int=4 # width of the MLP over `d_model`
 
     def __post_init__(self):
+        _make_plain(self)
         for f in ('vocab_size', 'n_layers', 'n_heads', 'd_model', 'train_len', 'mlp_ratio'): _whole(f, getattr(self, f))
         require(self.d_model%self.n_heads==0, f"d_model={self.d_model} is not divisible by n_heads={self.n_heads}: "
                 f"choose a multiple, e.g. {-(-self.d_model//self.n_heads)*self.n_heads}")
@@ -86,12 +111,22 @@ class ModelConfig:
         entries = self.n_layers*(4+2*self.mlp_ratio)*self.d_model**2+self.vocab_size*self.d_model
         return 6*(entries+self.n_layers*self.d_model*self.train_len)
 
-# %% ../nbs/00_config.ipynb #22ec5b15
+# %% ../nbs/00_config.ipynb #c176d9f2
 def _positive(name, value, zero=False):
     "Require a finite number above 0 (or at least 0)"
-    ok = isinstance(value, (int, float)) and math.isfinite(value) and (value>=0 if zero else value>0)
+    ok = _is_number(value) and math.isfinite(value) and (value>=0 if zero else value>0)
     require(ok, f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0")
 
+def _share(name, value, below=False):
+    "Require a number from 0 to 1, 1 left out if `below`"
+    good = _is_number(value) and 0<=value and (value<1 if below else value<=1)
+    require(good, f"{name}={value!r} must be a number of at least 0 and {'below' if below else 'at most'} 1")
+
+def _count_or_share(name, value, of):
+    "Require that a float is a share"
+    require(isinstance(value, int) or value<=1, f"{name}={value} is a share above 1: give a number of {of} as an integer")
+
+# %% ../nbs/00_config.ipynb #0c504b87
 @dataclass(frozen=True)
 class TrainConfig:
     "How a model is trained (paper, section 4): Adam, warm-up, cosine decay, clipping"
@@ -109,13 +144,17 @@ class TrainConfig:
     limit_val_batches:int|float=8 # held-out batches (int) or share (float) of a validation; 0 for none
 
     def __post_init__(self):
-        object.__setattr__(self, 'betas', tuple(self.betas))
+        object.__setattr__(self, 'betas', _as_tuple('betas', self.betas))
+        _make_plain(self)
+        require(len(self.betas)==2, f"betas={self.betas} must be two numbers, e.g. (0.9, 0.999)")
+        for i, beta in enumerate(self.betas): _share(f'betas[{i}]', beta, below=True)
         _whole('steps', self.steps); _whole('batch_size', self.batch_size)
-        for f in ('lr', 'eps', 'clip'): _positive(f, getattr(self, f))
-        for f in ('weight_decay', 'warmup', 'final_lr', 'limit_val_batches'): _positive(f, getattr(self, f), zero=True)
-        _positive('val_check_interval', self.val_check_interval)
+        for f in ('lr', 'eps', 'clip', 'val_check_interval'): _positive(f, getattr(self, f))
+        for f in ('weight_decay', 'limit_val_batches'): _positive(f, getattr(self, f), zero=True)
+        for f in ('warmup', 'final_lr'): _share(f, getattr(self, f))
+        for f, of in (('val_check_interval', 'steps'), ('limit_val_batches', 'batches')): _count_or_share(f, getattr(self, f), of)
 
-# %% ../nbs/00_config.ipynb #b42324ea
+# %% ../nbs/00_config.ipynb #d887425d
 @dataclass(frozen=True)
 class EvalConfig:
     "What is measured after training: last-token losses at several lengths, and the gradient at one (paper, sections 3 and 5.1)"
@@ -127,14 +166,15 @@ class EvalConfig:
     block_tokens:int=16384 # held-out tokens scored by the non-overlapping and sliding protocols
 
     def __post_init__(self):
-        object.__setattr__(self, 'lengths', tuple(self.lengths))
+        object.__setattr__(self, 'lengths', _as_tuple('lengths', self.lengths))
+        _make_plain(self)
         for n in self.lengths: _whole('an evaluation length', n, least=2)
         require(len(self.lengths)>0 and list(self.lengths)==sorted(set(self.lengths)),
                 f"lengths={self.lengths} must be given in rising order, each once")
         for f in ('n_segments', 'erf_segments', 'batch_size', 'block_tokens'): _whole(f, getattr(self, f))
         _whole('erf_len', self.erf_len, least=2)
 
-# %% ../nbs/00_config.ipynb #179ec4ea
+# %% ../nbs/00_config.ipynb #2898f42d
 _PAPER_LEN = 512
 
 def map_options(
@@ -143,17 +183,17 @@ def map_options(
     train_len:int, # L_tr in tokens
 )->dict: # the values that mean the same at `train_len`
     "The paper's constants, carried from 512 training tokens to another training length"
+    options = _plain(options)
     s, name = _PAPER_LEN/train_len, {'alibi': 'same_h' if 'same_h' in options else 'shift', 'window': 'window'}.get(encoding)
     value = options.get(name, 0 if name=='shift' else None)
     if encoding=='t5':
         n_buckets = 16 if s>=4 else 32
         return {'n_buckets': n_buckets, 'max_distance': max(train_len//4, n_buckets//2+1), **options}  # beyond the exact buckets
-    number = isinstance(value, int if name=='window' else (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
+    if not _is_number(value, Integral if name=='window' else Real) or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
     if encoding=='alibi': return {**options, name: value-math.log2(s)}
     return {**options, name: max(1, round(value/s)) if value>0 else value}
 
-# %% ../nbs/00_config.ipynb #da2631a3
+# %% ../nbs/00_config.ipynb #08caca7c
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')
 
 def model_label(
@@ -161,6 +201,7 @@ def model_label(
     options:dict, # the paper's values, before the scale map
 )->str: # e.g. "alibi Δ=6"
     "How the paper would name a model"
+    options = _plain(options)
     if encoding=='alibi' and 'same_h' not in options: options = {'shift': 0, **options}
     return ' '.join([encoding, *(f"{_SYMBOLS.get(k, k)}={v:g}" if isinstance(v, (int, float)) else f"{k}={v}" for k, v in options.items())])
 
@@ -183,6 +224,7 @@ class RunSpec:
     eval:EvalConfig=EvalConfig(lengths=(8, 16, 32, 64, 128, 256, 512, 1024), n_segments=1000, erf_len=256, erf_segments=64) # what is measured
 
     def __post_init__(self):
+        _make_plain(self)
         _whole('seed', self.seed, least=0)
         require(self.seed<2**32, f"seed={self.seed} must be below {2**32}")
         if not self.label: object.__setattr__(self, 'label', model_label(self.encoding, self.encoding_options))

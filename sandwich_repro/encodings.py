@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENCODINGS', 'make_encoding']
 
-# %% ../nbs/09_encodings.ipynb #761312fa
+# %% ../nbs/09_encodings.ipynb #abe886ac
 import importlib
 import inspect
 import math
@@ -17,7 +17,7 @@ import torch
 
 from .absolute import NoPE, Rotary, Sinusoidal
 from .alibi import alibi_bias, alibi_slopes
-from .config import _whole, require, unknown_name
+from .config import _plain, _truth, _whole, require, unknown_name
 from .learned import KerpleLog, KerplePower, LearnedSandwich, T5Bias
 from .position import FixedBias, PositionalEncoding
 from .sandwich import sandwich_bias, smoothed_sandwich_bias
@@ -72,7 +72,7 @@ ENCODINGS = {  # name → function(n_heads, d_model, **options)
     "t5": _t5,
     "learned_sandwich": _learned_sandwich}
 
-# %% ../nbs/09_encodings.ipynb #afd99936
+# %% ../nbs/09_encodings.ipynb #2259ddbc
 def make_encoding(
     name:str, # key of `ENCODINGS`, or "package.module:function" for a function(n_heads, d_model, **options) of your own
     n_heads:int, # number of attention heads
@@ -80,7 +80,7 @@ def make_encoding(
     **options, # the encoding's own, by name: window=, shift=, d_bar=, …
 )->PositionalEncoding: # a fresh one, with its own parameters
     "The encoding of that name"
-    _whole("n_heads", n_heads), _whole("d_model", d_model)
+    n_heads, d_model, options = _whole("n_heads", n_heads), _whole("d_model", d_model), _plain(options)
     factory = _own_function(name) if isinstance(name, str) and ":" in name else ENCODINGS.get(name) if isinstance(name, str) else None
     if factory is None: raise unknown_name("encoding", name, ENCODINGS)
     _check_options(name, factory, options)
@@ -92,7 +92,7 @@ def make_encoding(
             + ("" if good else f", not {bias.dtype} of shape {tuple(bias.shape)}"))
     return encoding
 
-# %% ../nbs/09_encodings.ipynb #8bce9e58
+# %% ../nbs/09_encodings.ipynb #2759a8d9
 def _check_options(name:str, factory:Callable, options:dict) -> None:
     "Raise for an option that does not exist, with the nearest that do, and for one that is missing"
     signature = inspect.signature(factory)
@@ -102,6 +102,8 @@ def _check_options(name:str, factory:Callable, options:dict) -> None:
         if option in known or open_ended: continue
         require(bool(known), f"encoding {name!r} has no options, {option!r} was given")
         raise unknown_name(f"option of encoding {name!r}", option, known)
+    for option, p in signature.parameters.items():
+        if isinstance(p.default, bool) and option in options: _truth(option, options[option])
     try: signature.bind(0, 0, **options)
     except TypeError as error: raise ValueError(f"encoding {name!r}: {error} (called with n_heads, d_model and options by name)") from None
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KerpleLog', 'KerplePower', 't5_bucket', 'T5Bias', 'LearnedSandwich']
 
-# %% ../nbs/08_learned.ipynb #a943462f
+# %% ../nbs/08_learned.ipynb #e384b586
 import math
 
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .config import _positive, _whole, require
+from .config import _positive, _truth, _whole, require
 from .position import PositionalEncoding
 from .sandwich import compression_ratios, cosine_kernel
 
@@ -47,22 +47,25 @@ def _scaled(per_head:Float[Tensor, " heads"], distance:Int[Tensor, "..."]) -> Fl
     "A number per head, shaped to multiply a function of distance; 32 bits or more, however it was stored"
     return per_head.to(torch.promote_types(per_head.dtype, torch.float32)).view(-1, *[1]*distance.ndim)
 
-# %% ../nbs/08_learned.ipynb #5e1cd4da
+# %% ../nbs/08_learned.ipynb #eda4828e
 _FLOOR = .010000001  # float32 has no 0.01: its neighbour above, so that no parameter reads as less
 
-class KerpleLog(_Bounded):
-    "Logarithmic bias −r₁·log(1 + r₂·δ) with two learned numbers per head (Chi et al. 2022)"
-    _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, None)}
-
+class _Kerple(_Bounded):
+    "Two learned numbers per head"
     def __init__(self,
         n_heads:int, # number of attention heads
         shared:bool=True, # one set of parameters for all layers; False gives every layer its own
     ):
         super().__init__()
-        _whole("n_heads", n_heads)
-        self.n_heads, self.shared = n_heads, shared
-        self.r1 = nn.Parameter(2*torch.rand(n_heads, dtype=torch.float32))
-        self.r2 = nn.Parameter(torch.rand(n_heads, dtype=torch.float32))
+        self.n_heads, self.shared = _whole("n_heads", n_heads), _truth("shared", shared)
+        self.r1 = nn.Parameter(2*torch.rand(self.n_heads, dtype=torch.float32))
+        self.r2 = nn.Parameter(torch.rand(self.n_heads, dtype=torch.float32))
+
+    def extra_repr(self): return f"n_heads={self.n_heads}, shared={self.shared}"
+
+class KerpleLog(_Kerple):
+    "Logarithmic bias −r₁·log(1 + r₂·δ) with two learned numbers per head (Chi et al. 2022)"
+    _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, None)}
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
@@ -71,22 +74,10 @@ class KerpleLog(_Bounded):
         curve = (_scaled(self.r2, distance)*distance.abs()).log1p()
         return (-_scaled(self.r1, distance)*curve).float()
 
-    def extra_repr(self): return f"n_heads={self.n_heads}, shared={self.shared}"
-
-# %% ../nbs/08_learned.ipynb #e7056781
-class KerplePower(_Bounded):
+# %% ../nbs/08_learned.ipynb #8a990b4a
+class KerplePower(_Kerple):
     "Power-law bias −r₁·δ^r₂ with two learned numbers per head (Chi et al. 2022)"
     _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, 2.)}
-
-    def __init__(self,
-        n_heads:int, # number of attention heads
-        shared:bool=True, # one set of parameters for all layers; False gives every layer its own
-    ):
-        super().__init__()
-        _whole("n_heads", n_heads)
-        self.n_heads, self.shared = n_heads, shared
-        self.r1 = nn.Parameter(2*torch.rand(n_heads, dtype=torch.float32))
-        self.r2 = nn.Parameter(torch.rand(n_heads, dtype=torch.float32))
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
@@ -96,9 +87,7 @@ class KerplePower(_Bounded):
         power = distance.abs().to(exponent.dtype).pow(exponent)
         return (-_scaled(self.r1, distance)*power).float()
 
-    def extra_repr(self): return f"n_heads={self.n_heads}, shared={self.shared}"
-
-# %% ../nbs/08_learned.ipynb #ae73ebe3
+# %% ../nbs/08_learned.ipynb #c93534dd
 def t5_bucket(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign counts only if bidirectional
     n_buckets:int=32, # number of buckets; half of those of a direction are exact
@@ -115,14 +104,14 @@ def t5_bucket(
 
 def _one_way_buckets(n_buckets:int, max_distance:int, bidirectional:bool) -> int:
     "Number of buckets of one direction, or an error that says what would be right"
-    _whole("n_buckets", n_buckets, 2), _whole("max_distance", max_distance)
+    _whole("n_buckets", n_buckets, 2), _whole("max_distance", max_distance), _truth("bidirectional", bidirectional)
     require(not bidirectional or n_buckets%2==0 and n_buckets>=4, f"n_buckets={n_buckets} must be even and at least 4 if bidirectional")
     one_way = n_buckets//2 if bidirectional else n_buckets
     require(max_distance>one_way//2, f"max_distance={max_distance} must be above {one_way//2}: of {n_buckets} buckets "
             f"the first {one_way//2} hold one distance each")
     return one_way
 
-# %% ../nbs/08_learned.ipynb #4057ea0b
+# %% ../nbs/08_learned.ipynb #f18a8c27
 class T5Bias(PositionalEncoding):
     "A learned number per bucket of distance and head (Raffel et al. 2020)"
     def __init__(self,
@@ -135,9 +124,8 @@ class T5Bias(PositionalEncoding):
     ):
         super().__init__()
         _whole("n_heads", n_heads), _positive("scale", scale), _one_way_buckets(n_buckets, max_distance, bidirectional)
-        require(not isinstance(scale, bool), f"scale={scale} must be a number: √d_head for the reference code's")
         self.buckets = dict(n_buckets=n_buckets, max_distance=max_distance, bidirectional=bidirectional)
-        self.scale, self.shared = scale, shared
+        self.scale, self.shared = scale, _truth("shared", shared)
         self.table = nn.Parameter(.02*torch.randn(n_buckets, n_heads, dtype=torch.float32))
 
     def bias(self,
@@ -148,7 +136,7 @@ class T5Bias(PositionalEncoding):
 
     def extra_repr(self): return ", ".join(f"{k}={v}" for k, v in self.buckets.items())+f", scale={self.scale}, shared={self.shared}"
 
-# %% ../nbs/08_learned.ipynb #b4ddc9c6
+# %% ../nbs/08_learned.ipynb #39e187f3
 class LearnedSandwich(_Bounded):
     "Sandwich whose compression ratios are learned, one per head (the paper's future work)"
     _bounds = {"ratios": (_FLOOR, None)}
@@ -161,7 +149,7 @@ class LearnedSandwich(_Bounded):
     ):
         super().__init__()
         cosine_kernel(torch.arange(1), d_bar, base)  # says now what is wrong with d_bar or base
-        self.d_bar, self.base, self.shared = d_bar, base, shared
+        self.d_bar, self.base, self.shared = d_bar, base, _truth("shared", shared)
         self.ratios = nn.Parameter(compression_ratios(n_heads))
 
     def bias(self,

@@ -56,6 +56,11 @@ BAD = {
     'shard': (['reproduce', '--shard', '0/2'], "shard='0/2'"),
     'steps': (['train', '--steps', 0], 'steps=0'),
     'learning rate': (['train', '--lr', 'nan'], 'lr=nan'),
+    'warm-up above 1': (['train', '--warmup', 2], 'warmup=2.0'),
+    'final rate above 1': (['train', '--final-lr', 1.5], 'final_lr=1.5'),
+    'share above 1': (['train', '--val-check-interval', 2.5], 'val_check_interval=2.5 is a share above 1'),
+    'pairs of channels': (['train', '--encoding', 'rotary', '--option', 'interleaved=yes'], "interleaved='yes' must be True or False"),
+    'one for all layers': (['train', '--encoding', 'kerple_log', '--option', 'shared=x'], "shared='x' must be True or False"),
 }
 
 @pytest.mark.parametrize('name', BAD)
