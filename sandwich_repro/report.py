@@ -46,17 +46,15 @@ def summary_rows(
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, seeds=f'seed {r.spec.seed} {r.training["status"]}') for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #c64ef03e
+# %% ../nbs/17a_report.ipynb #6529a973
 def _first(results, scale):
     "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
     finished = [r for r in results if r.spec.scale==scale and not r.diverged]
     own = SCALES[scale].corpora[0], SCALES[scale].train_len
     places = [(r.spec.corpus, r.spec.train_len) for r in finished]
     place = own if own in places else places[0] if places else own
-    found = {}
-    for r, where in zip(finished, places):
-        if where==place: found.setdefault(r.spec.label, []).append(r)
-    return found
+    labels = dict.fromkeys(r.spec.label for r, where in zip(finished, places) if where==place)
+    return {label: evidence_for(results, scale).runs(label, *place) for label in labels}
 
 def _mean_losses(runs): return np.mean([np.mean(r.nll, axis=0) for r in runs], axis=0)
 
