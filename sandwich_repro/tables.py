@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['committed_results', 'paper_facts', 'paper_says', 'mean_loss', 'perplexity_text', 'erf_text', 'model_row', 'models_of',
            'gap_text', 'seeds_text', 'headline', 'missing_models', 'show_rows', 'show_by_scale', 'n_parameters',
-           'what_differs', 'claims_text', 'verdict_text']
+           'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
 # %% ../nbs/17b_tables.ipynb #a03fdeab
 import csv
@@ -78,7 +78,7 @@ def erf_text(
     low, mean, high = field
     return f'{mean:.2f} ({low:.2f} to {high:.2f})'
 
-# %% ../nbs/17b_tables.ipynb #9a46495d
+# %% ../nbs/17b_tables.ipynb #68755f12
 _RUNS, _NONE = 'seeds × N', '0'  # the column that says how many runs there are, and what it says of none
 
 def _longer(e):
@@ -109,9 +109,13 @@ def model_row(
 def models_of(
     e:Evidence, # results of a scale
     corpus:str="", # key of `CORPORA`; the scale's first if empty
-)->list[str]: # the paper's names, encoding by encoding
+)->list[str]: # the paper's names, encoding by encoding, each by rising value
     "Every model of a corpus that has a finished run at the scale's training length"
-    found = {r.spec.label: list(ENCODINGS).index(r.spec.encoding) if r.spec.encoding in ENCODINGS else len(ENCODINGS) for r in e.results
+    def place(r):
+        family, _, value = r.spec.label.partition('=')
+        known = r.spec.encoding in ENCODINGS
+        return list(ENCODINGS).index(r.spec.encoding) if known else len(ENCODINGS), family, float(value) if re.fullmatch(r'-?[\d.]+', value) else 0., value
+    found = {r.spec.label: place(r) for r in e.results
              if not r.diverged and r.spec.corpus==(corpus or e.scale.corpora[0]) and r.spec.train_len==e.scale.train_len}
     return sorted(found, key=found.get)
 
@@ -160,7 +164,7 @@ def missing_models(
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
     return f"No run yet of {', '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #094eded0
+# %% ../nbs/17b_tables.ipynb #5077d306
 def show_rows(
     rows:Sequence[dict], # column: value; the first column names the row
 )->None:
@@ -168,7 +172,7 @@ def show_rows(
     import pandas as pd
     from IPython.display import display
     frame = pd.DataFrame(rows).fillna('').map(lambda x: str(x).replace(' ', '\N{NO-BREAK SPACE}') if len(str(x))<40 else str(x))
-    with pd.option_context('display.max_colwidth', None): display(frame.set_index(frame.columns[0]))
+    with pd.option_context('display.max_colwidth', None, 'display.max_rows', None, 'display.max_columns', None): display(frame.set_index(frame.columns[0]))
 
 def show_by_scale(
     scales:dict[str, Evidence], # of `committed_results`
@@ -212,7 +216,7 @@ def what_differs(
         columns[name] = _shape(r.spec, ', '.join(text), ', '.join(map(str, sorted({r.spec.seed for r in e.results}))))
     return [{'what': key} | {name: column[key] for name, column in columns.items()} for key in columns['the paper']]
 
-# %% ../nbs/17b_tables.ipynb #588be8db
+# %% ../nbs/17b_tables.ipynb #3ba5a723
 def _marked(text):
     "Lengths as formulas and commands as code"
     text = re.sub(r'(?<!\w)(L|p)_(tr|ex|m|n)(?!\w)', r'$\1_{\2}$', text)
@@ -235,3 +239,10 @@ def verdict_text(
         lines.append(f'**{c.id}**, {_marked(c.text)}:\n')
         lines += [f'- `{name}`: **{found[i].outcome}**. {_marked(found[i].evidence)}.' for name, found in verdicts.items()]+['']
     return '\n'.join(lines)
+
+def verdict_rows(
+    scales:dict[str, Evidence], # of `committed_results`
+)->list[dict]: # claim, what the paper says, and one column of outcomes per scale
+    "All claims at all scales, side by side"
+    outcomes = {name: check_claims(e.results, name) for name, e in scales.items()}
+    return [{'claim': c.id, 'what the paper says': c.text} | {name: found[i].outcome for name, found in outcomes.items()} for i, c in enumerate(CLAIMS)]
