@@ -16,7 +16,7 @@ def costs(name, options, length, rounds):
     model = TransformerLM(ModelConfig(256, 2, 4, 128, 512, name, options))
     tokens = torch.randint(256, (1, length + 1))
     def train():
-        torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        model(tokens[:, :-1], targets=tokens[:, 1:]).backward()
         model.zero_grad()
     @torch.inference_mode()
     def evaluate(): model(tokens[:, :-1], last_only=True)

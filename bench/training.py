@@ -48,13 +48,19 @@ def peers(s):
     return made
 
 
+def loss(model, tokens):
+    "Mean loss of the next token: ours as it trains, a peer's by PyTorch's cross-entropy."
+    if isinstance(model, TransformerLM): return model(tokens[:, :-1], targets=tokens[:, 1:])
+    logits = model(tokens[:, :-1])
+    return F.cross_entropy(getattr(logits, 'logits', logits).flatten(0, 1), tokens[:, 1:].flatten())
+
+
 def step(model, tokens):
     "One training step as a case."
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
     model.train()
     def case():
-        logits = model(tokens[:, :-1])
-        F.cross_entropy(getattr(logits, 'logits', logits).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        loss(model, tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -143,27 +143,39 @@ def _learned_backward(
             dtable[h, rows.start + left:rows.start + left + sums.shape[1]] += sums
     return [t.unflatten(0, (batch, heads)) for t in (dq.flip(1).mul_(d**-0.5), dk, dv)] + [dtable]
 
-# %% ../nbs/09b_blocks.ipynb #61d7f5b8
+# %% ../nbs/09b_blocks.ipynb #4d553d3d
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+def _key_blocks(
+    plan:AttentionPlan, # with its reach
+    size:int, # keys in a block
+)->Iterator[tuple[int, int, int, int]]: # first query, the one after the last; first key, the one after the last
+    "Blocks of keys, and the queries that can reach each"
+    before = plan.k_len - plan.q_len
+    for left in range(0, plan.k_len, size):
+        right = min(left + size, plan.k_len)
+        first, end = max(0, left + plan.nearest - before), min(plan.q_len, right + plan.farthest - before)
+        if first < end: yield first, end, left, right
 
 def _fixed_backward(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     plan:AttentionPlan, # of the forward pass
     g:Float[Tensor, "batch heads q d_head"], # gradient of the output
 )->list[Tensor]: # gradients of queries, keys and values
-    "Gradients from PyTorch's kernel, block by block"
+    "Gradients from PyTorch's kernel, by blocks of keys: only the gradient of the queries is a sum over blocks"
     q, k, v, table, out, lse = saved
-    dq, (dk, dv) = torch.empty_like(q), (torch.zeros_like(t, dtype=table.dtype) for t in (k, v))
-    for block in _blocks(plan, _block_size(plan)):
+    newest = [t.flip(2) for t in (g, q, out, lse)]
+    dq, dk, dv = torch.zeros_like(q, dtype=table.dtype), torch.zeros_like(k), torch.zeros_like(v)
+    for block in _key_blocks(plan, _block_size(plan)):
         first, end, keys = *block[:2], slice(*block[2:])
+        queries = slice(plan.q_len - end, plan.q_len - first)
         for rows, mask in _block_masks(plan, table, block, q.shape[:2]):
-            newest = [t[rows, :, first:end].flip(2) for t in (g, q, out, lse)]
-            new = _backward(*newest[:2], k[rows, :, keys], v[rows, :, keys], *newest[2:], 0.0, False, attn_mask=mask)
-            dq[rows, :, first:end] = new[0].flip(2)
-            dk[rows, :, keys] += new[1]
-            dv[rows, :, keys] += new[2]
-    return [dq, dk, dv]
+            g_, q_, out_, lse_ = (t[rows, :, queries] for t in newest)
+            new = _backward(g_, q_, k[rows, :, keys], v[rows, :, keys], out_, lse_, 0.0, False, attn_mask=mask)
+            dq[rows, :, queries] += new[0]
+            dk[rows, :, keys], dv[rows, :, keys] = new[1:]
+    return [dq.flip(2), dk, dv]
 
 # %% ../nbs/09b_blocks.ipynb #9dd86f5c
 def _first_order(backward):

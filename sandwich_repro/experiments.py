@@ -100,7 +100,7 @@ def measure(
     return dict(nll=nll, documents=documents, non_overlapping=blocks, sliding=sliding, cumulative=cumulative_gradient(shares),
                 erf=spread.erf, cumulative_spread=spread.standard_error, erf_interval=(spread.low, spread.high))
 
-# %% ../nbs/16_experiments.ipynb #cac8dee4
+# %% ../nbs/16_experiments.ipynb #2d7aab86
 def _step_cases(spec):
     "A run's model on the automatic engine and on plain attention, Sandwich on plain attention, and a batch"
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -108,8 +108,6 @@ def _step_cases(spec):
     cases = dict(auto=(spec.model_config, 'auto'), materialized=(spec.model_config, 'materialized'), sandwich=(plain, 'materialized'))
     tokens = torch.zeros(spec.train.batch_size, spec.train_len, dtype=torch.int64, device=device)
     return {name: TransformerLM(config, backend=engine).to(device) for name, (config, engine) in cases.items()}, tokens
-
-def _step_loss(model, tokens): return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
 def step_seconds(
     spec:RunSpec, # a run
@@ -123,7 +121,7 @@ def step_seconds(
         for name, model in models.items():
             wait()
             start = time.perf_counter()
-            _step_loss(model, tokens).backward()
+            model(tokens, targets=tokens).backward()
             wait()
             times[name].append(time.perf_counter()-start)
     return {name: min(t[1:]) for name, t in times.items()}
@@ -135,7 +133,7 @@ def _kept_bytes(model, tokens):
         storage = tensor.untyped_storage()
         held[storage.data_ptr()] = storage.nbytes()  # views share a storage; what is kept is alive, so no address comes twice
         return tensor
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor): _loss = _step_loss(model, tokens)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor): _loss = model(tokens, targets=tokens)
     return sum(n for address, n in held.items() if address not in weights)
 
 def step_bytes(

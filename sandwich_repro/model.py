@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KVCache', 'CausalSelfAttention', 'Block', 'TransformerLM']
 
-# %% ../nbs/11_model.ipynb #3064b546
+# %% ../nbs/11_model.ipynb #016b7f69
 import copy
 import math
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .attention import _check_backend, attend, make_plan
 from .config import ModelConfig, require
 from .encodings import make_encoding
+from .loss import next_token_loss
 from .masks import AttentionPlan
 from .position import PositionalEncoding
 
@@ -200,7 +201,7 @@ def _layers(
         x = block(x[:, -plan.k_len:], model.encodings[i % len(plans)], plan, cache, i)
     return x
 
-# %% ../nbs/11_model.ipynb #4cabed07
+# %% ../nbs/11_model.ipynb #b29a76e4
 class TransformerLM(nn.Module):
     "Decoder-only language model: pre-LayerNorm blocks, untied output (§2, released configuration)"
     def __init__(self,
@@ -228,8 +229,11 @@ class TransformerLM(nn.Module):
         attention_mask:Bool[Tensor, "batch seq"]|None=None, # True or 1 at real tokens; positions count these
         cache:KVCache|None=None, # what was read before, from `new_cache`; the new tokens are appended
         last_only:bool=False, # only the logits after each row's last real token
-    )->Float[Tensor, "batch *seq vocab"]: # logits of the next token: (batch, seq, vocab), or (batch, vocab) with last_only
-        "Logits of the token that follows each token"
+        targets:Int[Tensor, "batch seq"]|None=None, # the token that does follow each token: then the mean loss is given, not the logits
+    )->Float[Tensor, "batch *seq vocab"]: # logits of the next token: (batch, seq, vocab), or (batch, vocab) with last_only; or nats per token
+        "Logits of the token that follows each token, or how well they predict it"
+        plain = not last_only and cache is None and attention_mask is None
+        require(targets is None or plain, "targets go with whole rows of real tokens: no last_only, cache or attention_mask")
         x, mask, back = _embedded(self, tokens, embeddings), None, None
         if attention_mask is not None: mask = _checked_mask(attention_mask, x, 0 if cache is None else len(cache))
         real = mask if cache is None else cache.seen(mask, x.shape[:2], x.device)
@@ -240,6 +244,7 @@ class TransformerLM(nn.Module):
         if narrow: x = x[:, -1]
         elif last_only: x = x[torch.arange(len(x), device=x.device), (mask * torch.arange(x.shape[1], device=x.device)).argmax(1)]
         elif back is not None: x = x.gather(1, back[..., None].expand_as(x))
+        if targets is not None: return next_token_loss(x, self.head.weight, targets)
         logits = self.head(x)
         if cache is not None: cache.keep(new, real)
         return logits

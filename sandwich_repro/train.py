@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['learning_rate', 'LitLM', 'FitResult', 'fit', 'read_fit']
 
-# %% ../nbs/12_train.ipynb #a6fc8265
+# %% ../nbs/12_train.ipynb #420954b7
 import copy
 import importlib.util
 import itertools
@@ -17,7 +17,6 @@ from pathlib import Path
 
 import lightning as L
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
@@ -55,7 +54,7 @@ def _adam(model, train):
     fused = all(p.device.type in ("cpu", "cuda") for p in learned)
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=1., betas=train.betas, eps=train.eps, fused=fused)
 
-# %% ../nbs/12_train.ipynb #fbabf960
+# %% ../nbs/12_train.ipynb #e123739c
 class LitLM(_GuardedModule):
     "Next-token training of a `TransformerLM`: loss in nats per token, Adam, warm-up and cosine"
     def __init__(self,
@@ -73,8 +72,7 @@ class LitLM(_GuardedModule):
              batch:Int[Tensor, "batch seq"], # windows of token ids, one longer than what the model reads
             )->Float[Tensor, ""]: # nats per token
         "Mean loss of predicting every token of a window but its first"
-        logits = self.model(batch[:, :-1]).float()
-        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        return self.model(batch[:, :-1], targets=batch[:, 1:])
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         if batch.device.type!="cpu": return batch
