@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['alibi_slopes', 'alibi_bias']
 
-# %% ../nbs/05_alibi.ipynb #a9ff5c78
+# %% ../nbs/05_alibi.ipynb #bc20ccf0
 import math
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .config import _whole, require, unknown_name
+from .config import _is_number, _whole, require, unknown_name
+from .position import _magnitude
 
 # %% ../nbs/05_alibi.ipynb #a50381ed
 def _ladder(
@@ -30,7 +31,7 @@ def _official_ladder(
 
 _RECIPES = {"paper": _ladder, "official": _official_ladder}
 
-# %% ../nbs/05_alibi.ipynb #55e4c362
+# %% ../nbs/05_alibi.ipynb #9bb3b4c4
 def alibi_slopes(
     n_heads:int, # number of attention heads
     recipe:str="paper", # "paper": 2^(−8n/H) for every H; "official": the ladder of the ALiBi code
@@ -38,20 +39,20 @@ def alibi_slopes(
     same_h:float|None=None, # one exponent h for all heads, in place of the ladder
 )->Float[Tensor, " heads"]: # how many nats a key loses per token of distance, float32
     "ALiBi's slopes 2^(−h), one per head (Press et al. 2022; Table 1)"
-    _whole("n_heads", n_heads)
+    n_heads = _whole("n_heads", n_heads)
     if recipe not in _RECIPES: raise unknown_name("recipe", recipe, _RECIPES)
     for name, value in (("shift", shift), ("same_h", 0 if same_h is None else same_h)):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        require(number and math.isfinite(value), f"{name}={value!r} must be a finite number")
-    exponents = _RECIPES[recipe](n_heads) if same_h is None else torch.full((n_heads,), float(same_h), dtype=torch.float64)
-    require((exponents + shift).abs().max() <= 100, f"shift={shift!r}, same_h={same_h!r}: exponents beyond ±100 leave no usable slope")
-    return (2**-(exponents + shift)).float()
+        require(_is_number(value) and math.isfinite(value), f"{name}={value!r} must be a finite number")
+    exponents = (_RECIPES[recipe](n_heads) if same_h is None else torch.full((n_heads,), float(same_h), dtype=torch.float64)) + float(shift)
+    given = f"shift={shift!r}" + ("" if same_h is None else f" with same_h={same_h!r}")
+    require(exponents.abs().max() <= 100, f"{given}: an exponent of {exponents[exponents.abs().argmax()]:g} leaves no usable slope, stay within ±100")
+    return (2**-exponents).float()
 
-# %% ../nbs/05_alibi.ipynb #96c7d5ee
+# %% ../nbs/05_alibi.ipynb #be7dbd5d
 def alibi_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; its sign is ignored
     slopes:Float[Tensor, " heads"], # nats per token of distance, one slope per head
 )->Float[Tensor, "heads ..."]: # added after the 1/√d_head scaling, before softmax; 0 at distance 0, float32
     "Linear bias −slope·|distance| (Press et al. 2022; Figure 1)"
     slopes = slopes.to(distance.device, torch.float32)
-    return slopes.view(-1, *[1]*distance.dim()) * distance.abs().neg()
+    return slopes.view(-1, *[1]*distance.dim()) * _magnitude(distance).neg()

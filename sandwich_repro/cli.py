@@ -84,10 +84,10 @@ def _with_fields(command):
 
 _FIELDS = _field_options()
 
-# %% ../nbs/19_cli.ipynb #f1b7505c
+# %% ../nbs/19_cli.ipynb #d69f706f
 def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
     "The run that the options describe, refused now if its encoding cannot be made"
-    from sandwich_repro.encodings import make_encoding
+    from sandwich_repro.encodings import _encoding_of
     spec = _scale(scale).spec(encoding, corpus=corpus, seed=seed, **_options(option))
     for name in changes.keys() & {'val_check_interval', 'limit_val_batches'}: changes[name] = _value(changes[name])
     if 'lengths' in changes: changes = {**changes, 'lengths': _whole_numbers('lengths', changes['lengths'])}
@@ -95,7 +95,7 @@ def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
         inside = {k: v for k, v in changes.items() if _FIELDS[k][0]==part}
         if inside: spec = replace(spec, **{part: replace(getattr(spec, part), **inside)})
     spec = replace(spec, **{k: v for k, v in changes.items() if _FIELDS[k][0]==''})
-    make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
+    _encoding_of(spec)
     return spec
 
 # %% ../nbs/19_cli.ipynb #8db34059

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENCODINGS', 'make_encoding']
 
-# %% ../nbs/09_encodings.ipynb #abe886ac
+# %% ../nbs/09_encodings.ipynb #6567d8b2
 import importlib
 import inspect
 import math
@@ -17,7 +17,7 @@ import torch
 
 from .absolute import NoPE, Rotary, Sinusoidal
 from .alibi import alibi_bias, alibi_slopes
-from .config import _plain, _truth, _whole, require, unknown_name
+from .config import RunSpec, _plain, _truth, _whole, require, unknown_name
 from .learned import KerpleLog, KerplePower, LearnedSandwich, T5Bias
 from .position import FixedBias, PositionalEncoding
 from .sandwich import sandwich_bias, smoothed_sandwich_bias
@@ -92,7 +92,12 @@ def make_encoding(
             + ("" if good else f", not {bias.dtype} of shape {tuple(bias.shape)}"))
     return encoding
 
-# %% ../nbs/09_encodings.ipynb #2759a8d9
+# %% ../nbs/09_encodings.ipynb #af2e7114
+def _encoding_of(spec:RunSpec) -> PositionalEncoding:
+    "The encoding of a run; what is wrong with it is told under the paper's name, because the scale map has moved the user's value"
+    try: return make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
+    except ValueError as error: raise ValueError(f"{spec.label}: {error}") from None
+
 def _check_options(name:str, factory:Callable, options:dict) -> None:
     "Raise for an option that does not exist, with the nearest that do, and for one that is missing"
     signature = inspect.signature(factory)

@@ -6,7 +6,7 @@
 __all__ = ['normalized_gradient', 'cumulative_gradient', 'empirical_receptive_field', 'FieldSpread', 'erf_spread',
            'theoretical_receptive_field']
 
-# %% ../nbs/14_erf.ipynb #51d2fa81
+# %% ../nbs/14_erf.ipynb #1b4d6488
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .config import require, unknown_name
+from .config import _whole, require, unknown_name
 from .interface import _open_ended, check_context, checked_tokens, evaluating, keyword_names, last_logits, model_device
 
 # %% ../nbs/14_erf.ipynb #eb647590
@@ -73,7 +73,7 @@ def _shares(norms:Float[Tensor, "n context"]) -> Float[Tensor, "n context"]:
         require(not wrong.any(), f"the prediction of segment {int(wrong[:, 0].int().argmax())} {why}")
     return norms/total
 
-# %% ../nbs/14_erf.ipynb #566d8465
+# %% ../nbs/14_erf.ipynb #0542636d
 def normalized_gradient(
     model:nn.Module, # takes `embeddings=` or `inputs_embeds=`, has get_input_embeddings(), gives logits or an object with .logits
     segments:Int[Tensor, "n seq"], # token ids; the last of each row is the one predicted
@@ -83,7 +83,7 @@ def normalized_gradient(
 ) -> Float[Tensor, "n context"]: # float64, on the CPU; rows sum to 1, oldest token first, one entry per input token
     "Share of each context token in the gradient of the prediction (§5.1)"
     if not (callable(target) or target in ("hidden", *_TARGETS)): raise unknown_name("target", target, ("hidden", *_TARGETS))
-    require(isinstance(batch_size, int) and batch_size>=1, f"batch_size={batch_size!r} must be a whole number of at least 1")
+    batch_size = _whole("batch_size", batch_size)
     _embeddings_name(model)
     segments = checked_tokens(model, segments)
     require(segments.ndim==2 and segments.shape[1]>1, f"segments of shape {tuple(segments.shape)}: need (segments, tokens), with 2 tokens or more")
@@ -95,7 +95,7 @@ def normalized_gradient(
             bar.update(len(tokens))
     return _shares(torch.cat(norms))
 
-# %% ../nbs/14_erf.ipynb #db7c0d6d
+# %% ../nbs/14_erf.ipynb #101bca57
 def _rows(s:Float[Tensor, "*n context"]) -> Float[Tensor, "n context"]:
     "Shares as float64 rows, each of which must sum to 1"
     s = torch.as_tensor(s).detach().cpu().double()
@@ -116,7 +116,9 @@ def empirical_receptive_field(
 ) -> int: # tokens
     "Smallest number of recent tokens whose share is above the threshold (§5.1)"
     require(0<=threshold<1, f"threshold={threshold} must be at least 0 and below 1")
-    above = torch.as_tensor(c).double()>threshold+1e-12  # 99 equal shares of 100 are 0.99, not more, whatever the rounding
+    c = torch.as_tensor(c).double()
+    require(c.ndim==1 and len(c)>0, f"a cumulative gradient of shape {tuple(c.shape)}: need one share per number of recent tokens")
+    above = c>threshold+1e-12  # 99 equal shares of 100 are 0.99, not more, whatever the rounding
     require(bool(above.any()), f"the cumulative gradient ends at {float(c[-1])}, which is not above {threshold}")
     return int(above.int().argmax())+1
 
@@ -163,12 +165,10 @@ def erf_spread(
     low, high = np.quantile((curves>threshold+1e-12).argmax(1)+1, [.025, .975], method="nearest")
     return FieldSpread(erf, int(low), int(high), len(sizes), _standard_error(sums, sizes))
 
-# %% ../nbs/14_erf.ipynb #4825046a
+# %% ../nbs/14_erf.ipynb #5852bb97
 def theoretical_receptive_field(
     window:int, # w, in tokens, the query included
     n_layers:int, # R
 ) -> int: # tokens
     "How far a stack of windowed layers can look: R(w−1)+1 (§3)"
-    for name, value in (("window", window), ("n_layers", n_layers)):
-        require(isinstance(value, int) and value>=1, f"{name}={value!r} must be a whole number of at least 1")
-    return n_layers*(window-1)+1
+    return _whole("n_layers", n_layers)*(_whole("window", window)-1)+1

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #436cfbd4
+# %% ../nbs/16_experiments.ipynb #4f497419
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
-from .encodings import make_encoding
+from .encodings import _encoding_of
 from .erf import cumulative_gradient, erf_spread, normalized_gradient
 from .model import TransformerLM
 from .perplexity import (
@@ -169,7 +169,7 @@ def _checked(result, spec, path):
         require(now==result.corpus['sha256'], f"corpus {spec.corpus} has changed since {path} was made: move that file, or choose another output folder")
     return result
 
-# %% ../nbs/16_experiments.ipynb #2b0c91b2
+# %% ../nbs/16_experiments.ipynb #ac79ac4e
 def run(
     spec:RunSpec, # what to run
     out:Path='results', # output folder; the result stands in out/scale
@@ -180,7 +180,7 @@ def run(
     "Train and measure one specification, once"
     path = result_path(spec, out)
     if path.exists(): return _checked(load_result(path), spec, path)
-    make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
+    _encoding_of(spec)
     require_writable(path.parent)
     data = LMDataModule.from_spec(spec)
     text = held_out(spec, data)

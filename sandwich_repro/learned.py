@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KerpleLog', 'KerplePower', 't5_bucket', 'T5Bias', 'LearnedSandwich']
 
-# %% ../nbs/08_learned.ipynb #e384b586
+# %% ../nbs/08_learned.ipynb #71c383bb
 import math
 
 import torch
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .config import _positive, _truth, _whole, require
-from .position import PositionalEncoding
+from .position import PositionalEncoding, _magnitude
 from .sandwich import compression_ratios, cosine_kernel
 
 # %% ../nbs/08_learned.ipynb #a5195cd0
@@ -47,7 +47,7 @@ def _scaled(per_head:Float[Tensor, " heads"], distance:Int[Tensor, "..."]) -> Fl
     "A number per head, shaped to multiply a function of distance; 32 bits or more, however it was stored"
     return per_head.to(torch.promote_types(per_head.dtype, torch.float32)).view(-1, *[1]*distance.ndim)
 
-# %% ../nbs/08_learned.ipynb #eda4828e
+# %% ../nbs/08_learned.ipynb #136fc364
 _FLOOR = .010000001  # float32 has no 0.01: its neighbour above, so that no parameter reads as less
 
 class _Kerple(_Bounded):
@@ -71,10 +71,10 @@ class KerpleLog(_Kerple):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned logarithmic curves"
-        curve = (_scaled(self.r2, distance)*distance.abs()).log1p()
+        curve = (_scaled(self.r2, distance)*_magnitude(distance)).log1p()
         return (-_scaled(self.r1, distance)*curve).float()
 
-# %% ../nbs/08_learned.ipynb #8a990b4a
+# %% ../nbs/08_learned.ipynb #a5e2831f
 class KerplePower(_Kerple):
     "Power-law bias −r₁·δ^r₂ with two learned numbers per head (Chi et al. 2022)"
     _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, 2.)}
@@ -84,10 +84,10 @@ class KerplePower(_Kerple):
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned power laws"
         exponent = _scaled(self.r2, distance)
-        power = distance.abs().to(exponent.dtype).pow(exponent)
+        power = _magnitude(distance).to(exponent.dtype).pow(exponent)
         return (-_scaled(self.r1, distance)*power).float()
 
-# %% ../nbs/08_learned.ipynb #c93534dd
+# %% ../nbs/08_learned.ipynb #e35266c9
 def t5_bucket(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign counts only if bidirectional
     n_buckets:int=32, # number of buckets; half of those of a direction are exact
@@ -96,7 +96,7 @@ def t5_bucket(
 )->Int[Tensor, "..."]: # row of the table, 0 … n_buckets−1
     "Bucket of a distance: exact when near, logarithmic when far (Raffel et al. 2020)"
     one_way = _one_way_buckets(n_buckets, max_distance, bidirectional)
-    exact, far = one_way//2, distance.abs()
+    exact, far = one_way//2, _magnitude(distance)
     ratio = (far.clamp(min=exact).double()/exact).log2()/math.log2(max_distance/exact)
     wide = (exact+(ratio*(one_way-exact)+1e-9).long()).clamp(max=one_way-1)
     ahead = one_way*(distance<0) if bidirectional else 0

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bias_table', 'toeplitz_mask', 'token_positions', 'has_holes', 'full_mask', 'AttentionPlan', 'plan_attention']
 
-# %% ../nbs/09a_masks.ipynb #9abdff5d
+# %% ../nbs/09a_masks.ipynb #d803899f
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,10 +13,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .config import require
+from .config import _whole, require
 from .position import PositionalEncoding
 
-# %% ../nbs/09a_masks.ipynb #6dac38f8
+# %% ../nbs/09a_masks.ipynb #74139b0e
+def _asked(encoding, distance):
+    "The bias of an encoding, the user's own too, or an error that says what it gave"
+    bias = encoding.bias(distance)
+    if bias is None: return None
+    good = isinstance(bias, Tensor) and bias.is_floating_point() and bias.dim()==distance.dim() + 1 and bias.shape[1:]==distance.shape
+    if good: return bias
+    gave = f"{bias.dtype} of shape {tuple(bias.shape)}" if isinstance(bias, Tensor) else type(bias).__name__
+    raise ValueError(f"the bias of {type(encoding).__name__} is {gave} for distances of shape {tuple(distance.shape)}: "
+                     "need floating-point numbers of shape (heads, *distances)")
+
 def bias_table(
     encoding:PositionalEncoding, # asked once, for every distance it may be needed at
     q_len:int, # number of queries, in tokens
@@ -28,11 +38,9 @@ def bias_table(
 )->Float[Tensor, "heads distances"]|None: # added at distance k_len−1 … 1−q_len; −inf where hidden; one head if no bias
     "All that attention adds to its logits, as a function of distance (§2)"
     distance = torch.arange(k_len - 1, -1 if causal else -q_len, -1, device=device)
-    profile = encoding.bias(distance)
+    profile = _asked(encoding, distance)
     if profile is None and window is None and not always: return None
     if profile is None: profile = torch.zeros(1, len(distance), device=device)
-    require(profile.dim()==2 and profile.shape[1]==len(distance), f"the encoding's bias has shape {tuple(profile.shape)} "
-            f"for {len(distance)} distances: need (heads, distances)")
     if window is not None: profile = profile.masked_fill(distance.abs() >= window, -torch.inf)
     return F.pad(profile, (0, q_len - 1), value=-torch.inf) if causal else profile
 
@@ -78,7 +86,7 @@ def has_holes(
     start = real.int().argmax(-1, keepdim=True)
     return bool((token_positions(real) != torch.arange(real.shape[-1], device=real.device) - start).any())
 
-# %% ../nbs/09a_masks.ipynb #d7972dcc
+# %% ../nbs/09a_masks.ipynb #18d642f4
 def full_mask(
     encoding:PositionalEncoding, # asked once, for the distance of every pair
     q_len:int, # number of queries, in tokens
@@ -94,7 +102,7 @@ def full_mask(
     if window is not None: hidden = hidden | (distance.abs() >= window)
     if positions.dim()==2: hidden = hidden[..., None, :, :]
     if real is not None: hidden = hidden | ~real[:, None, None, :]
-    bias = encoding.bias(distance.clamp(min=0) if causal else distance)
+    bias = _asked(encoding, distance.clamp(min=0) if causal else distance)
     if bias is None: bias = torch.zeros(1, *distance.shape, device=positions.device)
     bias = bias.transpose(0, 1) if positions.dim()==2 else bias[None]
     return bias.masked_fill(hidden, -torch.inf)
@@ -168,13 +176,12 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #64ee4aa1
+# %% ../nbs/09a_masks.ipynb #a1bf32e7
 def _check_plan(q_len, k_len, window, key_padding_mask):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
             "the queries are the last of the keys")
-    whole = window is None or isinstance(window, int) and not isinstance(window, bool) and window > 0
-    require(whole, f"window={window!r} must be a whole number of tokens, at least 1 (the query itself counts)")
+    if window is not None: _whole("window", window)
     if key_padding_mask is None: return
     shape = tuple(key_padding_mask.shape)
     require(len(shape)==2 and shape[1]==k_len, f"the padding mask has shape {shape}: need (batch, {k_len}), True at real tokens")

@@ -6,11 +6,12 @@
 __all__ = ['last_token_nll', 'last_token_perplexity', 'PairedDifference', 'paired_difference', 'sliding_window_nll',
            'sliding_window_perplexity', 'non_overlapping_perplexity']
 
-# %% ../nbs/13_perplexity.ipynb #236685c4
+# %% ../nbs/13_perplexity.ipynb #ca28f3e3
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -18,17 +19,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from .config import require
+from .config import _is_number, _plain, _whole, require
 from .interface import check_context, checked_tokens, evaluating, last_logits, model_device, token_nll
 
-# %% ../nbs/13_perplexity.ipynb #07868a14
+# %% ../nbs/13_perplexity.ipynb #e66497df
 def _with_bos(row:Int[Tensor, " seq"], bos:int|None) -> Int[Tensor, " seq"]:
     "The row behind one beginning-of-sequence token, if one is wanted"
     return row if bos is None or len(row) and row[0]==bos else torch.cat([row.new_tensor([bos]), row])
 
 def _batches(keys:Sequence, batch_size:int) -> Iterator[list[int]]:
     "Indices of entries with equal keys, at most `batch_size` together"
-    require(isinstance(batch_size, int) and batch_size>=1, f"batch_size={batch_size!r} must be a whole number of at least 1")
+    batch_size = _whole("batch_size", batch_size)
     groups = {}
     for i, key in enumerate(keys): groups.setdefault(key, []).append(i)
     for group in groups.values(): yield from (group[i:i+batch_size] for i in range(0, len(group), batch_size))
@@ -37,9 +38,10 @@ def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> li
     "Context lengths, sorted, above 1 and no longer than a segment"
     require(segments.ndim==2, f"segments of shape {tuple(segments.shape)}: need (segments, tokens)")
     longest = segments.shape[1]
-    lengths = [int(n) if int(n)==n else n for n in lengths]
+    lengths = _plain(lengths.tolist() if isinstance(lengths, Tensor) else list(lengths))
     require(len(lengths)>0, "lengths is empty: give at least one context length")
-    require(all(isinstance(n, int) and n>1 for n in lengths), f"lengths={lengths} must be whole numbers above 1: the scored token and its context")
+    good = all(_is_number(n, Integral) and n>1 for n in lengths)
+    require(good, f"lengths={lengths} must be whole numbers above 1: the scored token and its context")
     require(all(a<b for a, b in zip(lengths, lengths[1:])), f"lengths={lengths} must be sorted, each one once")
     require(lengths[-1]<=longest, f"length {lengths[-1]} is longer than the segments, which have {longest} tokens")
     return lengths
@@ -131,7 +133,7 @@ def paired_difference(
     half = _student_quantile(clusters-1)*se if clusters>1 else math.inf
     return PairedDifference(float(d.mean()), se, float(d.mean()-half), float(d.mean()+half), n, clusters)
 
-# %% ../nbs/13_perplexity.ipynb #911da6ac
+# %% ../nbs/13_perplexity.ipynb #2d54d97c
 def _documents(model:Callable, tokens, attention_mask, bos:int|None) -> list[Int[Tensor, " seq"]]:
     "The real tokens of each text"
     require(len(tokens)>0, "there are no tokens to score")
@@ -146,8 +148,8 @@ def _documents(model:Callable, tokens, attention_mask, bos:int|None) -> list[Int
 
 def _check_window(window:int, stride:int) -> None:
     "A window of at least one token, which moves on by no more than itself"
-    require(isinstance(window, int) and window>=1, f"window={window!r} must be a whole number of at least 1")
-    require(isinstance(stride, int) and 1<=stride<=window, f"stride={stride!r} must be a whole number from 1 to the window, {window}")
+    window = _whole("window", window)
+    require(_whole("stride", stride)<=window, f"stride={stride!r} must be a whole number from 1 to the window, {window}")
 
 def _windows(tokens:Int[Tensor, " seq"], window:int, stride:int) -> Iterator[tuple[Tensor, Tensor]]:
     "Inputs and newly scored tokens of each window of one text"

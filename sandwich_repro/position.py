@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-# %% ../nbs/03_position.ipynb #dcc42d80
+# %% ../nbs/03_position.ipynb #009bdd6a
 def relative_distance(
     q_len:int, # number of queries, in tokens
     k_len:int|None=None, # number of keys, in tokens; as many as queries if not given
@@ -24,6 +24,12 @@ def relative_distance(
         raise ValueError(f"q_len={q_len} queries do not fit in k_len={k_len} keys: need 0 ≤ q_len ≤ k_len")
     keys = torch.arange(k_len, device=device)
     return keys[k_len - q_len:, None] - keys[None, :]
+
+def _magnitude(
+    distance:Int[Tensor, "..."], # query position minus key position, in tokens, of any integer type
+)->Int[Tensor, "..."]: # int64
+    "How far, whatever the direction: bytes would wrap around where they are negated, and pick by mask where they index"
+    return distance.abs() if distance.is_floating_point() else distance.long().abs()
 
 # %% ../nbs/03_position.ipynb #37ed7300
 def _widest(
@@ -92,7 +98,7 @@ def _per_head(
                          "need (heads, *distances)")
     return values.float()
 
-# %% ../nbs/03_position.ipynb #da37f71b
+# %% ../nbs/03_position.ipynb #623864f6
 class FixedBias(PositionalEncoding):
     "A pure function of distance as an encoding without parameters"
     def __init__(self,
@@ -106,7 +112,7 @@ class FixedBias(PositionalEncoding):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens; its sign is ignored
     )->Float[Tensor, "heads ..."]: # added after the 1/√d_head scaling, before softmax; float32
         "The function's value at |distance|, for every head"
-        return _per_head(self.fn(distance.abs(), **self.options), distance, _shown(self.fn))
+        return _per_head(self.fn(_magnitude(distance), **self.options), distance, _shown(self.fn))
 
     def _apply(self, fn, recurse=True):
         self.options = {name: _widest(fn)(v) if isinstance(v, Tensor) else v for name, v in self.options.items()}

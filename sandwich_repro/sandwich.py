@@ -5,26 +5,28 @@
 # %% auto #0
 __all__ = ['cosine_kernel', 'compression_ratios', 'sandwich_bias', 'fit_log_curve', 'smoothed_sandwich_bias']
 
-# %% ../nbs/07_sandwich.ipynb #a18b4ebd
+# %% ../nbs/07_sandwich.ipynb #3c53989e
 from functools import lru_cache
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .config import _positive, _whole, require
+from .config import _is_number, _positive, _whole, require
+from .position import _magnitude
 
-# %% ../nbs/07_sandwich.ipynb #ddb69fdd
+# %% ../nbs/07_sandwich.ipynb #fa8d505a
 def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"]:
     "Angle per token of every cosine, in radians, float64"
-    even = isinstance(d_bar, int) and d_bar>0 and d_bar%2==0
+    even = _is_number(d_bar, Integral) and d_bar>0 and d_bar%2==0
     require(even, f"d_bar={d_bar!r} must be an even number of at least 2: it counts pairs of a sine and a cosine")
     _positive("base", base)
     return base**(-torch.arange(0, d_bar, 2, dtype=torch.float64, device=device)/d_bar)
 
 def _table_of(fn, distance:Int[Tensor, "..."]) -> Tensor:
     "`fn` of the absolute distances, evaluated once per value where a matrix repeats them"
-    distance = distance.abs()
+    distance = _magnitude(distance)
     if distance.ndim<2 or not distance.numel() or (span := int(distance.max())+1)>distance.numel(): return fn(distance)
     return fn(torch.arange(span, device=distance.device))[..., distance]
 
@@ -38,12 +40,12 @@ def cosine_kernel(
     frequencies = _frequencies(d_bar, base, distance.device)
     return _table_of(lambda d: (d[..., None]*frequencies).cos().sum(-1), distance)
 
-# %% ../nbs/07_sandwich.ipynb #48d53e1a
+# %% ../nbs/07_sandwich.ipynb #bd188674
 def compression_ratios(
     n_heads:int, # number of attention heads H
 )->Float[Tensor, " heads"]: # h_n = 8n/H for n = 1 … H, float32: the last head is the flattest, always at 8
     "Number by which each head divides the Sandwich sum (Eq. 6)"
-    _whole("n_heads", n_heads)
+    n_heads = _whole("n_heads", n_heads)
     return (8*torch.arange(1, n_heads+1, dtype=torch.float64)/n_heads).float()
 
 def _per_head(curve:Float[Tensor, "..."], n_heads:int) -> Float[Tensor, "heads ..."]:

@@ -128,7 +128,7 @@ def _path_documents(source, column):
     require(found, f"{source} is no file or folder, and matches no file as a glob")
     return _folder_documents(os.path.commonpath([p.parent for p in found]), found, column)
 
-# %% ../nbs/01b_text.ipynb #f48c25b6
+# %% ../nbs/01b_text.ipynb #de1fa7e0
 def own_documents(
     source:str|os.PathLike|Iterable, # file, folder, glob, `rows.jsonl`, `rows.jsonl:column`, a `datasets.Dataset`, or texts
     column:str="text", # of the rows that have columns
@@ -139,6 +139,7 @@ def own_documents(
         if path.endswith('.jsonl'): source, column = path, last
         documents = _path_documents(source, column)
     else:
+        require(isinstance(source, Iterable), f"{source!r} is no text: give a file, a folder, a glob, a list of texts or a data set")
         require(not isinstance(source, Mapping), f"a dictionary of {', '.join(map(str, source))} is not a list of rows: choose one of its splits")
         documents = [Document(f'{i:08d}', _row_text(row, column, f'row {i}')) for i, row in enumerate(source)]
     documents = [d for d in documents if d.text.strip()]

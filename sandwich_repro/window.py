@@ -5,20 +5,20 @@
 # %% auto #0
 __all__ = ['window_bias']
 
-# %% ../nbs/06_window.ipynb #7aad33e4
+# %% ../nbs/06_window.ipynb #1a963a13
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .config import _whole
+from .position import _magnitude
 
-# %% ../nbs/06_window.ipynb #6c11640e
+# %% ../nbs/06_window.ipynb #43ef9ed3
 def window_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; its sign is ignored
     window:int, # w: how many tokens are visible, the query itself counted
     n_heads:int, # number of attention heads; all get the same window
 )->Float[Tensor, "heads ..."]: # 0 inside the window, −∞ outside, float32; one view for all heads, not to be written to
     "Windowed attention as a bias (Eq. 3, Figure 2)"
-    _whole("window", window), _whole("n_heads", n_heads)
-    outside = distance.abs() >= window
-    return torch.zeros_like(outside, dtype=torch.float32).masked_fill(outside, -torch.inf).expand(n_heads, *distance.shape)
+    outside = _magnitude(distance) >= _whole("window", window)
+    return torch.zeros_like(outside, dtype=torch.float32).masked_fill(outside, -torch.inf).expand(_whole("n_heads", n_heads), *distance.shape)

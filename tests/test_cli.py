@@ -35,6 +35,7 @@ BAD = {
     'd_bar 0': (['train', '--option', 'd_bar=0'], 'd_bar=0'),
     'shift nan': (['train', '--encoding', 'alibi', '--option', 'shift=nan'], 'nan'),
     'h infinite': (['train', '--encoding', 'alibi', '--option', 'same_h=inf'], 'inf'),
+    'shift without slopes': (['train', '--encoding', 'alibi', '--option', 'shift=1000'], 'alibi Δ=1000: shift=997'),
     'shift a word': (['train', '--encoding', 'alibi', '--option', 'shift=much'], 'much'),
     'heads': (['train', '--n-heads', 5], 'd_model=64 is not divisible by n_heads=5'),
     'odd rotary width': (['train', '--encoding', 'rotary', '--option', 'rotary_dim=3'], '3'),

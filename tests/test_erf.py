@@ -241,3 +241,8 @@ def test_a_windowed_model_sees_exactly_its_theoretical_field(window, n_layers):
     for target in ('next', 'hidden'):
         s = normalized_gradient(model, segments(3, 40), target)
         assert (s[:, :-reach]==0).all() and (s[:, -reach:]>0).all()
+
+
+@pytest.mark.parametrize('curve', [[], torch.empty(0), torch.ones(2, 3), torch.tensor(1.)])
+def test_what_is_no_curve_is_named(curve):
+    with pytest.raises(ValueError, match='a cumulative gradient of shape'): empirical_receptive_field(curve)

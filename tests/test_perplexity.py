@@ -209,6 +209,8 @@ def test_models_come_back_as_they_were():
 @pytest.mark.parametrize('call, message', [
     (lambda m, s: last_token_nll(m, s, [8, 4]), 'sorted'), (lambda m, s: last_token_nll(m, s, [4, 4]), 'sorted'),
     (lambda m, s: last_token_nll(m, s, [1, 4]), 'above 1'), (lambda m, s: last_token_nll(m, s, [0]), 'above 1'),
+    (lambda m, s: last_token_nll(m, s, [4, math.inf]), r'lengths=\[4, inf\]'), (lambda m, s: last_token_nll(m, s, [math.nan]), r'lengths=\[nan\]'),
+    (lambda m, s: last_token_nll(m, s, [2.5, 4]), r'lengths=\[2.5, 4\]'), (lambda m, s: last_token_nll(m, s, ['4']), r"lengths=\['4'\]"),
     (lambda m, s: last_token_nll(m, s, [4, 9]), 'length 9 is longer than the segments, which have 8'),
     (lambda m, s: last_token_nll(m, s+9, [4]), "outside the model's vocabulary of 11"), (lambda m, s: last_token_nll(m, s-1, [4]), 'negative'),
     (lambda m, s: last_token_nll(m, s, [4], bos=11), 'bos 11'), (lambda m, s: last_token_nll(m, s[:0], [4]), 'no tokens'),

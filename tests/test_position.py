@@ -1,6 +1,8 @@
 "What the pages of the fixed encodings do not show: other default types, autocast, step-by-step decoding, copies inside a model."
 import copy
+import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,10 @@ from torch.testing import assert_close
 
 from sandwich_repro.absolute import NoPE, Rotary, Sinusoidal, sinusoidal_embedding
 from sandwich_repro.alibi import alibi_bias, alibi_slopes
+from sandwich_repro.attention import biased_attention
 from sandwich_repro.encodings import make_encoding
+from sandwich_repro.erf import theoretical_receptive_field
+from sandwich_repro.perplexity import last_token_nll, sliding_window_perplexity
 from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
 from sandwich_repro.window import window_bias
 
@@ -156,3 +161,55 @@ def test_learned_survive_a_16_bit_checkpoint_and_16_bit_parameters(name, dtype):
     got = model['encoding'].bias(distance)
     assert got.dtype==torch.float32
     assert_close(got, want, atol=0, rtol=0)
+
+
+WITH_BIAS = ['alibi', 'window', 'sandwich', 'smoothed_sandwich', *LEARNED]
+
+
+@pytest.mark.parametrize('name', WITH_BIAS)
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_integers_of_any_width_are_the_same_distances(name, dtype):
+    encoding = make_encoding(name, 4, 8, **({'window': 300} if name=='window' else {}))
+    info = torch.iinfo(dtype)
+    for distance in (torch.arange(max(info.min, -128), min(info.max, 255)+1), torch.tensor([[0, 3], [2, 1]]), torch.tensor(7)):
+        assert_close(encoding.bias(distance.to(dtype)), encoding.bias(distance), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize('dtype', [np.int64, np.int32, np.uint8])
+def test_whole_numbers_of_numpy_are_whole_numbers(dtype):
+    n, distance = dtype(6), torch.arange(70)
+    for name, options in {'alibi': dict(recipe='official', shift=np.float32(2)), 'window': dict(window=dtype(40)), 'sandwich': dict(d_bar=dtype(64)),
+                          'smoothed_sandwich': dict(n_fit=dtype(20)), 't5': dict(n_buckets=dtype(16), max_distance=dtype(64))}.items():
+        torch.manual_seed(0)
+        got = make_encoding(name, n, dtype(48), **options).bias(distance)
+        torch.manual_seed(0)
+        want = make_encoding(name, 6, 48, **{k: v if isinstance(v, str) else v.item() for k, v in options.items()}).bias(distance)
+        assert_close(got, want, atol=0, rtol=0)
+    assert_close(window_bias(distance, dtype(40), n), window_bias(distance, 40, 6))
+    assert_close(alibi_slopes(n, 'official'), alibi_slopes(6, 'official'))
+    q = torch.randn(1, 2, 9, 4)
+    assert_close(biased_attention(q, q, q, window=dtype(3)), biased_attention(q, q, q, window=3))
+    assert theoretical_receptive_field(dtype(3), dtype(2))==5
+    uniform, text = lambda t: torch.zeros(*t.shape, 10), torch.arange(9)  # noqa: E731
+    assert sliding_window_perplexity(uniform, text, dtype(4), dtype(2), batch_size=dtype(2))==pytest.approx(10)
+    assert last_token_nll(uniform, text[None], np.array([4, 9]), batch_size=dtype(2)).shape==(1, 2)
+    assert last_token_nll(uniform, text[None], torch.tensor([4, 9])).shape==(1, 2)
+
+
+class Gives(PositionalEncoding):
+    "A user's own encoding whose bias is wrong"
+    def __init__(self, fn):
+        super().__init__()
+        self.fn = fn
+    def bias(self, distance): return self.fn(distance)
+
+
+@pytest.mark.parametrize('fn, gave', [(lambda d: -d.expand(2, *d.shape), 'torch.int64 of shape (2, '), (lambda d: -d.float(), 'torch.float32 of shape ('),
+                                      (lambda d: d.expand(2, *d.shape)>3, 'torch.bool of shape (2, '), (lambda d: -d.numpy(), 'ndarray')])
+@pytest.mark.parametrize('backend', ['auto', 'sdpa', 'materialized', 'reference'])
+def test_a_wrong_bias_of_ones_own_is_named(fn, gave, backend):
+    q = torch.randn(1, 2, 9, 4)
+    for mask in (None, torch.arange(9)[None]%3>0):
+        with pytest.raises(ValueError, match=re.escape(f'the bias of Gives is {gave}')) as error:
+            biased_attention(q, q, q, Gives(fn), backend=backend, key_padding_mask=mask)
+        assert 'need floating-point numbers of shape (heads, *distances)' in str(error.value)
