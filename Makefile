@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM := false
 EACH := xargs -r -n 1 -P 2 $(BIN)/python tools/execute.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv reproduce test check prepare docs results pages readme bench gpu carried
+.PHONY: help venv reproduce test check prepare docs results readme bench gpu carried
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,11 +53,9 @@ docs: $(STAMP) ## build the site into _docs
 readme: $(STAMP) ## write README.md from nbs/index.ipynb
 	$(BIN)/python tools/readme.py
 
-results: $(STAMP) ## complete the committed reference results
-	$(BIN)/sandwich-repro reproduce $(GRIDS) --scale $(SCALE) --out results
-
-pages: $(STAMP) ## run the pages that read results again and store their outputs
+results: $(STAMP) ## redraw every table, figure and report from the committed results; trains nothing
 	find nbs/repro -name '*.ipynb' -not -path '*/.*' | sort | $(EACH)
+	printf '%s\n' $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard results/*/*.json))))) | xargs -r -P 2 -I{} $(BIN)/sandwich-repro report --scale {} --out results
 
 bench: $(STAMP) ## time attention, evaluation and training against peers; writes bench/RESULTS.md
 	$(BIN)/python -m pip install -q --no-build-isolation -e '.[bench]'

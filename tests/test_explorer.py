@@ -499,7 +499,7 @@ def test_colours_follow_the_light(browser, server):
 
 def test_nothing_to_show_is_said(browser, server):
     with Look(browser, server, 'empty/page.html') as v:
-        assert 'make results' in v.tab.locator('[data-panel="runs"]').inner_text()
+        assert 'reproduce --scale quick --out results' in v.tab.locator('[data-panel="runs"]').inner_text()
         check_charts(v, 'logcurve')
         assert v.trouble==[]
 

@@ -46,7 +46,7 @@ window.Explorer ??= {};
     const scales = Object.keys(data());
     store.define({"runs.scale": scales[0] ?? "", "runs.a": "", "runs.b": ""});
     if (!scales.length) {
-      root.append(el("p", {class: "ex-said"}, "No run is stored yet. This command makes the runs of the default scale: ", el("code", {}, "make results"), ". Build the site again afterwards."));
+      root.append(el("p", {class: "ex-said"}, "No run is stored yet. This command makes the runs of the default scale: ", el("code", {}, "sandwich-repro reproduce --scale quick --out results"), ". Build the site again afterwards."));
       return;
     }
     const options = () => known().map(run => [run.key, named(run), run.corpus]);
