@@ -15,7 +15,7 @@ LABEL = re.compile(r'^#\| *label: *((?:fig|tbl)-[\w-]+)|\{#((?:fig|tbl|eq)-[\w-]
 REFERENCE = re.compile(r'(?<![\w`@])\[?@((?:fig|tbl|eq)-[\w-]*\w)\]?')
 EQUATION = re.compile(r'\$\$(.+?)\$\$[ \t]*\{#(eq-[\w-]+)\}', re.S)
 FENCE = re.compile(r'(^(?:```|~~~).*?^(?:```|~~~)[ \t]*$|`[^`\n]+`)', re.M|re.S)
-NUMBER = re.compile(r'\s*[+−-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?(?:\s*[%×]|\s*±\s*[\d.]+)?\s*|NaN|nan|inf|—|')
+NUMBER = re.compile(r'\s*[+−-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?(?:\s*[%×]|\s*±\s*[\d.]+)?\s*|NaN|nan|inf|[—–]|')
 IMAGES = {'image/svg+xml': 'svg', 'image/png': 'png', 'image/jpeg': 'jpg'}
 
 
