@@ -71,9 +71,7 @@ def _groups(
     else: step, spans = -(-heads // -(-heads // max(many, 1))), [(b * heads, b * heads + heads) for b in range(batch)]
     return [(i, min(i + step, end)) for start, end in spans for i in range(start, end, step)]
 
-# %% ../nbs/09b_blocks.ipynb #e8c926fc
-_TINY = 1e-34 # weights below are taken as zero; just above e^−80
-
+# %% ../nbs/09b_blocks.ipynb #99cdfcbc
 def _tile(
     q:Float[Tensor, "pairs q d"], # scaled queries and their further channels, newest first
     k:Float[Tensor, "pairs k d"], # keys and theirs
@@ -87,13 +85,14 @@ def _tile(
     weights, change = (r[:pairs*n*(w + 16)].view(pairs, n, w + 16)[..., :w] for r in room[:2])
     torch.bmm(q, k.mT, out=weights)
     weights.unflatten(0, (-1, bias.shape[0])).add_(bias)
-    torch.threshold_(weights.clamp_(min=-80).exp_(), _TINY, 0)
-    total = weights.sum(-1, keepdim=True)
+    total = weights.exp_().sum(-1, keepdim=True)
     total.masked_fill_(total==0, 1)
     torch.bmm(g := g / total, v.mT, out=change)
     delta = change.mul_(weights).sum(-1, keepdim=True).div_(total)
-    skewed = room[2][:pairs*n*(n + w)].view(pairs, n, n + w).zero_()
-    dlogits = skewed.as_strided((pairs, n, w), (n*(n + w), n + w + 1, 1), skewed.storage_offset())
+    skewed = room[2][:pairs*n*(n + w)].view(pairs, n, n + w)
+    dlogits, gaps = (skewed.as_strided((pairs, rows, many), (n*(n + w), n + w + 1, 1), skewed.storage_offset() + first)
+                     for rows, many, first in ((n, w, 0), (n - 1, n + 1, w)))
+    gaps.zero_()
     torch.addcmul(change, weights, delta, value=-1, out=dlogits)
     return weights, g, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
