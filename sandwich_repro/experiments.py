@@ -190,7 +190,7 @@ def run(
     save_result(result, out)
     return load_result(path)
 
-# %% ../nbs/16_experiments.ipynb #39ac0515
+# %% ../nbs/16_experiments.ipynb #61b97768
 def _work(item, report):
     "One run in a process of its own"
     spec, out = item
@@ -199,15 +199,15 @@ def _work(item, report):
 class _Bar:
     "One progress bar over all runs: how many are finished, which are at work, the time left"
     def __init__(self, specs, enabled):
-        self.specs, self.shares, self.working, self.finished = specs, [0.]*len(specs), {}, 0
-        self.bar = tqdm(total=len(specs), disable=not enabled, mininterval=1, smoothing=0, bar_format='{desc} {percentage:3.0f}%|{bar:20}| {elapsed} gone, {remaining} left')
+        self.specs, self.shares, self.working, self.finished = specs, [0]*len(specs), {}, 0  # thousandths: sums of floats pass the end
+        self.bar = tqdm(total=1000*len(specs), disable=not enabled, mininterval=1, smoothing=0, bar_format='{desc} {percentage:3.0f}%|{bar:20}| {elapsed} gone, {remaining} left')
 
     def __call__(self, index, kind, value):
         if kind=='started': self.working[index] = self.specs[index].label
         elif kind!='progress':
             self.working.pop(index, None)
             self.finished, value = self.finished+1, 1.
-        new = max(value or 0., self.shares[index])
+        new = max(round(1000*(value or 0)), self.shares[index])
         self.bar.set_description_str(f"{self.finished} of {len(self.specs)} runs finished, now {' and '.join(self.working.values())}", refresh=False)
         self.bar.update(new-self.shares[index])
         self.shares[index] = new

@@ -63,7 +63,7 @@ def _half_width(runs):
     rows = np.asarray([np.mean(r.nll, axis=0) for r in runs] if len(runs)>1 else runs[0].nll)
     return 1.96*rows.std(axis=0, ddof=1)/np.sqrt(len(rows))
 
-# %% ../nbs/17a_report.ipynb #37d8e3a6
+# %% ../nbs/17a_report.ipynb #a263f780
 def _tell_apart(ax):
     "Line styles for models that share the colour of their encoding, and a legend that shows them"
     seen, styles = {}, ['-', '--', ':', '-.', (0, (5, 1, 1, 1, 1, 1))]
@@ -72,7 +72,8 @@ def _tell_apart(ax):
         before = seen.setdefault(line.get_color(), [])
         line.set_linestyle(styles[len(before)%len(styles)])
         before.append(line)
-    ax.legend()
+    if ax.get_legend_handles_labels()[0]: ax.legend()
+    else: ax.text(.5, .5, 'none of these models has one', transform=ax.transAxes, ha='center')
     return ax.get_figure()
 
 # %% ../nbs/17a_report.ipynb #2ade04d6

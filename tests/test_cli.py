@@ -1,11 +1,14 @@
 "The command line: every kind of bad input is one line and status 2, and the commands work on a run of scale smoke."
 import json
+import os
 import sys
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
-from sandwich_repro import cli
+from sandwich_repro import cli, experiments
 from sandwich_repro.config import SCALES
 from sandwich_repro.results import result_path
 
@@ -155,3 +158,36 @@ def test_measuring_reads_and_writes_nothing(call, tmp_path, monkeypatch):
     for command in ('perplexity', 'erf'):
         code, _, err = call(command, *common)
         assert code==2 and 'diverged at step 13' in err and len(err.splitlines())==1
+
+
+def forbidden(monkeypatch, folder):
+    "A folder of mode 000, for a superuser too"
+    access, stat = os.access, os.stat
+    def refuse(path, *args, **more):
+        if folder in Path(os.fspath(path)).parents: raise PermissionError(13, 'Permission denied', os.fspath(path))
+        return stat(path, *args, **more)
+    monkeypatch.setattr(os, 'access', lambda path, mode, **more: Path(path)!=folder and access(path, mode, **more))
+    monkeypatch.setattr(os, 'stat', refuse)
+
+
+@pytest.mark.parametrize('below', ['', 'results'])
+@pytest.mark.parametrize('words', [['reproduce', 'short'], ['reproduce', 'short', '--dry-run'], ['train'], ['claims'], ['report'], ['perplexity']], ids=' '.join)
+def test_folder_that_may_not_be_looked_into(words, below, call, tmp_path, monkeypatch):
+    forbidden(monkeypatch, tmp_path)
+    code, _, err = call(*words, '--scale', 'smoke', '--out', tmp_path/below)
+    assert code==2 and str(tmp_path) in err and len(err.splitlines())==1
+
+
+def test_a_grid_without_a_fixed_bias_says_nothing_but_its_results(call, tmp_path, monkeypatch):
+    "`reproduce short` has no bias to draw and two runs to count; neither is worth a warning"
+    def in_this_process(work, items, processes, hear):
+        for i, item in enumerate(items):
+            hear(i, 'started', None)
+            work(item, lambda share, i=i: hear(i, 'progress', share))
+            hear(i, 'done', None)
+        return {}
+    monkeypatch.setattr(experiments, 'side_by_side', in_this_process)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        code, out, err = call('reproduce', 'short', '--scale', 'smoke', '--out', tmp_path)
+    assert code==0 and 'report:' in out and 'arning' not in err
