@@ -6,7 +6,7 @@
 __all__ = ['provenance', 'RunResult', 'plus_minus', 'write_atomically', 'result_path', 'save_result', 'load_result',
            'load_results', 'require_writable']
 
-# %% ../nbs/15_results.ipynb #618ab1e3
+# %% ../nbs/15_results.ipynb #5384a5b2
 import json
 import math
 import platform
@@ -21,7 +21,7 @@ import torch
 
 from . import __version__
 from .cache import require_writable, write_whole  # noqa: F401
-from .config import RunSpec, project_root, require, run_key, spec_from_dict, spec_to_dict
+from .config import RunSpec, _digest, project_root, require, run_key, spec_from_dict, spec_to_dict
 from .perplexity import PairedDifference, paired_difference
 
 # %% ../nbs/15_results.ipynb #f8558d1d
@@ -145,11 +145,15 @@ def _require_whole(result):
     require(isinstance(result.erf, int) and len(result.erf_interval)==2, "erf or its interval is missing")
     require(len(result.cumulative)>0, "cumulative is empty")
 
-# %% ../nbs/15_results.ipynb #390abd42
+# %% ../nbs/15_results.ipynb #7dca0172
 def load_result(
     path:Path, # a JSON file written by `save_result`
 )->RunResult: # what was saved
     "Read one result; a foreign, broken or newer file is an error that names it"
+    return _made(path, _content(path))
+
+def _content(path):
+    "The content of a result file that this version can read"
     try: content = json.loads(Path(path).read_text(encoding='utf-8'))
     except (OSError, ValueError) as error: raise ValueError(f"{path} is not a readable result: {error}") from None
     ours = isinstance(content, dict) and content.get('kind')=='sandwich_repro.RunResult'
@@ -157,6 +161,10 @@ def load_result(
     schema = content.get('schema')
     require(isinstance(schema, int), f"{path} is not a whole result: schema={schema!r}")
     require(schema<=_SCHEMA, f"{path} has schema {schema}, this version reads up to {_SCHEMA}: update sandwich_repro")
+    return content
+
+def _made(path, content):
+    "The result that a file describes"
     names = [f.name for f in fields(RunResult)]
     try:
         result = RunResult(**{k: spec_from_dict(v) if k=='spec' else v for k, v in content.items() if k in names})
@@ -167,5 +175,11 @@ def load_result(
 def load_results(
     folder:Path, # an output folder, or the folder of one scale
 )->list[RunResult]: # in the order of their file names
-    "Read all results of a folder and its scales"
-    return [load_result(p) for p in sorted([*Path(folder).glob('*.json'), *Path(folder).glob('*/*.json')])]
+    "Read all results of a folder and its scales; one that is not named after its run, a copy or one that was edited, is an error"
+    found = []
+    for path in sorted([*Path(folder).glob('*.json'), *Path(folder).glob('*/*.json')]):
+        content = _content(path)
+        found.append(_made(path, content))
+        own = _digest({k: v for k, v in content['spec'].items() if k!='label'})  # of the fields that its own version wrote
+        require(path.stem.endswith(f'-{own}'), f"{path} is not named after the run in it, whose name ends in -{own}: rename it, or move it elsewhere")
+    return found
