@@ -34,12 +34,12 @@ def variant_styles(
             styles[label] = dict(color=mpl.colors.to_hex(color), linestyle='-' if i%2==0 else '--')
     return styles
 
-# %% ../nbs/17c_figures.ipynb #b13232b3
+# %% ../nbs/17c_figures.ipynb #a898134e
 def scale_panels(
     scales:dict[str, Evidence], # of `committed_results`
     draw:Sequence[Callable], # one per column: (evidence of a scale, axes) -> None
-    width:float=4.4, # inches per panel
-    height:float=3.0, # inches per row
+    width:float=3.7, # inches per panel
+    height:float=3.6, # inches per row
 )->np.ndarray: # array (scales, columns) of axes
     "Draw one row of panels for each scale"
     axes = panels(len(scales)*len(draw), len(draw), width, height).reshape(len(scales), len(draw))
@@ -65,12 +65,12 @@ def _titled(ax, e, corpus, runs):
     seeds = sorted({r.spec.seed for found in runs.values() for r in found})
     ax.set_title(f'{e.scale.name}, {corpus or e.scale.corpora[0]}, {_seeds(seeds)}')
 
-def _legend_beside(ax):
-    "The legend to the right of a panel, with the training length last"
+def _legend_below(ax):
+    "The legend under a panel, with the training length last"
     entries = sorted(zip(*ax.get_legend_handles_labels()), key=lambda x: x[1].startswith('training length'))
-    ax.legend(*zip(*entries), loc='center left', bbox_to_anchor=(1, .5))
+    ax.legend(*zip(*entries), loc='upper center', bbox_to_anchor=(.5, -.28), ncols=2, fontsize=7.5, columnspacing=1.2)
 
-# %% ../nbs/17c_figures.ipynb #e3320a77
+# %% ../nbs/17c_figures.ipynb #07c28003
 def plot_fields(
     e:Evidence, # results of a scale
     labels:Sequence[str], # the paper's names; those without a run are left out
@@ -86,7 +86,7 @@ def plot_fields(
         half = 1.96*(curves.std(0, ddof=1)/len(found)**.5 if len(found)>1 else np.asarray(found[0].cumulative_spread))
         ax.fill_between(np.arange(1, len(half)+1), curves.mean(0)-half, curves.mean(0)+half, color=styles[label]['color'], alpha=.2, linewidth=0)
     _titled(ax, e, corpus, runs)
-    _legend_beside(ax)
+    _legend_below(ax)
 
 def log_axis(
     ax:Axes, # whose vertical axis becomes logarithmic, with a few round numbers on it
@@ -114,7 +114,7 @@ def plot_losses(
     log_axis(ax)
     ax.tick_params(axis='x', labelrotation=45)
     _titled(ax, e, corpus, runs)
-    _legend_beside(ax)
+    _legend_below(ax)
 
 # %% ../nbs/17c_figures.ipynb #3d6d8d69
 def _place(ax, points, texts, colors):
