@@ -152,7 +152,7 @@ def models_of(
              if not r.diverged and r.spec.corpus==(corpus or e.scale.corpora[0]) and r.spec.train_len==e.scale.train_len}
     return sorted(found, key=found.get)
 
-# %% ../nbs/17b_tables.ipynb #4ac97ee8
+# %% ../nbs/17b_tables.ipynb #43975309
 def headline(
     e:Evidence, # results of a scale
     corpus:str="", # key of `CORPORA`; the scale's first if empty
@@ -174,16 +174,21 @@ def missing_models(
     "The models of a table that have no run, and the command that makes them"
     absent = [row['model'] for row in rows if row.get(_RUNS)==_NONE]
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
-    return f"No run yet of {', '.join(absent)}. Made by `{command}`." if absent else ''
+    return f"No run yet of {'; '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #fa6af089
+# %% ../nbs/17b_tables.ipynb #004820ce
+def _unbroken(text):
+    "A short cell on one line, with real minus signs and narrow spaces around ±"
+    text = re.sub(r'(?<![\w=])-(?=\d)', '−', text).replace(' ± ', '\u202f±\u202f')
+    return text.replace(' ', '\N{NO-BREAK SPACE}')
+
 def show_rows(
     rows:Sequence[dict], # column: value; the first column names the row
 )->None:
     "Display rows as a table whose short cells stay on one line"
     import pandas as pd
     from IPython.display import display
-    frame = pd.DataFrame(rows).fillna('').map(lambda x: str(x).replace(' ', '\N{NO-BREAK SPACE}') if len(str(x))<50 else str(x))
+    frame = pd.DataFrame(rows).fillna('').map(lambda x: _unbroken(str(x)) if len(str(x))<50 else str(x))
     frame = frame.set_index(frame.columns[0]).rename_axis(index=None, columns=frame.columns[0])  # its name in the first row of the head
     with pd.option_context('display.max_colwidth', None, 'display.max_rows', None, 'display.max_columns', None): display(frame)
 
