@@ -96,7 +96,7 @@ class LitLM(_GuardedModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, self.train_config))
         return dict(optimizer=optimizer, lr_scheduler=dict(scheduler=schedule, interval="step"))
 
-# %% ../nbs/12_train.ipynb #f6a677c1
+# %% ../nbs/12_train.ipynb #6ce41110
 class _Endless:
     "Batches from the trainer's step on, this device's rows of them"
     def __init__(self, trainer, source): self.trainer, self.source = trainer, source
@@ -118,7 +118,6 @@ def _batches(data, world_size):
 def _validation_steps(train, data):
     "Batches of a validation as Lightning takes them, and whether a validation follows a step"
     limit = train.limit_val_batches if isinstance(data, L.LightningDataModule) else 0
-    require(isinstance(limit, int) or limit<=1, f"limit_val_batches={limit} is a share above 1: give a number of batches as an integer")
     every = train.val_check_interval if isinstance(train.val_check_interval, int) else max(1, round(train.val_check_interval*train.steps))
     return limit, every, lambda step: limit>0 and (step%every==0 or step==train.steps)
 
