@@ -17,7 +17,7 @@ from .evidence import _LEVEL, Evidence, Missing, _short
 from .plot import encoding_color, panels, plot_cumulative_gradient, plot_extrapolation
 from .tables import _seeds, mean_loss
 
-# %% ../nbs/17c_figures.ipynb #b6239da7
+# %% ../nbs/17c_figures.ipynb #e744bbc0
 def variant_styles(
     labels:Iterable[str], # the paper's names, in the order of the legend
 )->dict[str, dict]: # label: color and linestyle for matplotlib
@@ -27,9 +27,10 @@ def variant_styles(
     styles = {}
     for name, family in families.items():
         base = np.array(mpl.colors.to_rgb(encoding_color(name) or '0.3'))
-        lightest = (.78-base.mean())/(1-base.mean())  # what still stands out from white
+        spread = min(1, (len(family)-1)/4)  # few shades stay near the colour of the encoding
+        low, high = -.6*spread, spread*(.78-base.mean())/(1-base.mean())  # the lightest still stands out from white
         for i, label in enumerate(family):
-            t = 0. if len(family)==1 else -.6+(lightest+.6)*i/(len(family)-1)
+            t = 0. if len(family)==1 else low+(high-low)*i/(len(family)-1)
             color = base*(1+t) if t<0 else base+(1-base)*t
             styles[label] = dict(color=mpl.colors.to_hex(color), linestyle='-' if i%2==0 else '--')
     return styles
@@ -131,7 +132,7 @@ def _place(ax, points, texts, colors):
         line = dict(arrowstyle='-', color='0.7', linewidth=.5, shrinkB=4) if np.hypot(dx, dy)>w/2+14 else None
         ax.annotate(text, point, (dx, dy), textcoords='offset points', fontsize=7, color=np.multiply(mpl.colors.to_rgb(color), .7), ha='center', va='center', arrowprops=line).set_in_layout(False)
 
-# %% ../nbs/17c_figures.ipynb #8d205395
+# %% ../nbs/17c_figures.ipynb #a6397a0d
 def plot_against_rise(
     e:Evidence, # results of a scale
     at:dict[str, tuple[float, float, float]], # by the paper's name: low, value and high of what is drawn to the right
@@ -141,6 +142,7 @@ def plot_against_rise(
     multiple:float=4, # L_ex over L_tr
 )->None:
     "One labelled point per model: a number of it against the rise of its loss, with 95 % intervals"
+    if not at: raise Missing('no model to draw')
     rises = {k: e.rise(k, multiple, corpus=corpus) for k in at}
     ax.axhline(_LEVEL, color='0.4', linestyle=':', linewidth=1)
     ax.set_yscale('symlog', linthresh=_LEVEL, linscale=.9)
