@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['sinusoidal_embedding', 'Sinusoidal', 'Rotary', 'NoPE']
 
-# %% ../nbs/04_absolute.ipynb #78f4d194
+# %% ../nbs/04_absolute.ipynb #fc624abb
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .config import _positive, _whole, require
+from .config import _positive, _truth, _whole, require
 from .position import PositionalEncoding
 
 # %% ../nbs/04_absolute.ipynb #1690bb4a
@@ -113,7 +113,7 @@ def _rotary_width(
             "channels turn in pairs, give an even number of at most d_head")
     return width
 
-# %% ../nbs/04_absolute.ipynb #717ea6fb
+# %% ../nbs/04_absolute.ipynb #6ba708a7
 class Rotary(_Tabulated):
     "Queries and keys turned by angles proportional to their position (Su et al. 2021)"
     def __init__(self,
@@ -123,7 +123,7 @@ class Rotary(_Tabulated):
         rotary_dim:int|None=None, # how many channels turn, the first ones: an even number; all if not given
     ):
         super().__init__(_rotary_width(d_head, rotary_dim), base)
-        self.d_head, self.interleaved, self._recent = d_head, interleaved, ()
+        self.d_head, self.interleaved, self._recent = d_head, _truth("interleaved", interleaved), ()
 
     def rotate(self,
         q:Float[Tensor, "batch heads q d_head"], # queries
