@@ -145,7 +145,7 @@ def _require_whole(result):
     require(isinstance(result.erf, int) and len(result.erf_interval)==2, "erf or its interval is missing")
     require(len(result.cumulative)>0, "cumulative is empty")
 
-# %% ../nbs/15_results.ipynb #7dca0172
+# %% ../nbs/15_results.ipynb #de072ab4
 def load_result(
     path:Path, # a JSON file written by `save_result`
 )->RunResult: # what was saved
@@ -174,10 +174,11 @@ def _made(path, content):
 
 def load_results(
     folder:Path, # an output folder, or the folder of one scale
+    names:str='*', # which of its files, e.g. "code-*" for one corpus
 )->list[RunResult]: # in the order of their file names
     "Read all results of a folder and its scales; one that is not named after its run, a copy or one that was edited, is an error"
     found = []
-    for path in sorted([*Path(folder).glob('*.json'), *Path(folder).glob('*/*.json')]):
+    for path in sorted([*Path(folder).glob(f'{names}.json'), *Path(folder).glob(f'*/{names}.json')]):
         content = _content(path)
         found.append(_made(path, content))
         own = _digest({k: v for k, v in content['spec'].items() if k!='label'})  # of the fields that its own version wrote
