@@ -13,6 +13,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 EACH := xargs -r -n 1 -P 2 $(BIN)/python tools/execute.py
+FEW := xargs -r -n 3 -P 2 $(BIN)/python tools/execute.py
 
 .DEFAULT_GOAL := help
 .PHONY: help venv reproduce test check prepare docs results readme bench gpu carried
@@ -54,7 +55,7 @@ readme: $(STAMP) ## write README.md from nbs/index.ipynb
 	$(BIN)/python tools/readme.py
 
 results: $(STAMP) ## redraw every table, figure and report from the committed results; trains nothing
-	find nbs/repro -name '*.ipynb' -not -path '*/.*' | sort | $(EACH)
+	find nbs/repro -name '*.ipynb' -not -path '*/.*' | sort | $(FEW)
 	printf '%s\n' $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard results/*/*.json))))) | xargs -r -P 2 -I{} $(BIN)/sandwich-repro report --scale {} --out results
 
 bench: $(STAMP) ## time attention, evaluation and training against peers; writes bench/RESULTS.md

@@ -1,6 +1,7 @@
 "Run notebooks from top to bottom and store their outputs, skipping the cells that `nbdev_test` skips."
 import os
 import sys
+import traceback
 from pathlib import Path
 
 os.environ.setdefault('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
@@ -32,7 +33,19 @@ def execute(path):
     write_nb(stored, path)
 
 
+def execute_fresh(path):
+    "Run one notebook in a process of its own that shares what is imported already; its exit status."
+    pid = os.fork()
+    if pid: return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try: execute(path)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
 if __name__=='__main__':
+    if len(sys.argv)>2: import sandwich_repro.claims  # noqa: F401 -- torch and all that is slow to import, but no matplotlib, which keeps a state
     for name in sys.argv[1:]:
-        execute(name)
-        print(f'executed {name}')
+        if execute_fresh(name): sys.exit(1)
+        print(f'executed {name}', flush=True)
