@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['blockwise_attention']
 
-# %% ../nbs/09b_blocks.ipynb #9456619b
+# %% ../nbs/09b_blocks.ipynb #286156bf
+import math
 from collections.abc import Iterator
 
 import torch
@@ -71,43 +72,43 @@ def _groups(
     else: step, spans = -(-heads // -(-heads // max(many, 1))), [(b * heads, b * heads + heads) for b in range(batch)]
     return [(i, min(i + step, end)) for start, end in spans for i in range(start, end, step)]
 
-# %% ../nbs/09b_blocks.ipynb #99cdfcbc
+# %% ../nbs/09b_blocks.ipynb #93347a44
 def _tile(
-    q:Float[Tensor, "pairs q d"], # scaled queries and their further channels, newest first
+    q:Float[Tensor, "pairs q d"], # queries and their further channels, newest first, scaled for powers of two
     k:Float[Tensor, "pairs k d"], # keys and theirs
-    v:Float[Tensor, "pairs k d_head"], # values
-    g:Float[Tensor, "pairs q d_head"], # gradients of the output
-    bias:Float[Tensor, "heads q k"], # view of the table
+    g:Float[Tensor, "pairs q d"], # gradients of the output and theirs
+    v:Float[Tensor, "pairs k d"], # values and theirs
+    bias:Float[Tensor, "heads q k"], # view of the table over ln 2
     room:list[Float[Tensor, " n"]], # three pieces of scratch memory
-)->tuple[Tensor, Tensor, Tensor, Tensor]: # weights and gradients to go with them; gradients of the logits, and their sums along diagonals
-    "Weights and gradients of some queries and all keys they see, recomputed"
+)->tuple[Tensor, Tensor, Tensor]: # weights; gradients of the logits, and their sums along diagonals
+    "Weights of some queries, recomputed, and the gradients of their logits"
     pairs, n, w = q.shape[0], q.shape[1], k.shape[1]
     weights, change = (r[:pairs*n*(w + 16)].view(pairs, n, w + 16)[..., :w] for r in room[:2])
     torch.bmm(q, k.mT, out=weights)
     weights.unflatten(0, (-1, bias.shape[0])).add_(bias)
-    total = weights.exp_().sum(-1, keepdim=True)
-    total.masked_fill_(total==0, 1)
-    torch.bmm(g := g / total, v.mT, out=change)
-    delta = change.mul_(weights).sum(-1, keepdim=True).div_(total)
+    torch.bmm(g, v.mT, out=change)
     skewed = room[2][:pairs*n*(n + w)].view(pairs, n, n + w)
     dlogits, gaps = (skewed.as_strided((pairs, rows, many), (n*(n + w), n + w + 1, 1), skewed.storage_offset() + first)
                      for rows, many, first in ((n, w, 0), (n - 1, n + 1, w)))
     gaps.zero_()
-    torch.addcmul(change, weights, delta, value=-1, out=dlogits)
-    return weights, g, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
+    torch.mul(weights.exp2_(), change, out=dlogits)
+    return weights, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
-# %% ../nbs/09b_blocks.ipynb #4c60ec93
+# %% ../nbs/09b_blocks.ipynb #95cedf2c
 def _extended(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     real:Tensor|None, # True at real tokens
-)->tuple[Tensor, Tensor]: # queries and keys with their channels; queries newest first
-    "Queries and keys whose products are the logits less ℓ, −∞ at padding"
-    q, k, table, lse = saved[0], saved[1], saved[3], saved[5]
+    g:Float[Tensor, "batch heads q d_head"], # gradient of the output
+)->tuple[Tensor, Tensor, Tensor, Tensor]: # queries, keys, gradients and values with their channels; queries and gradients newest first
+    "Queries and keys whose products are the logits less ℓ, over ln 2, and −∞ at padding; gradients and values whose products are already less δ"
+    q, k, v, table, out, lse = saved
     ones, padding = table.new_ones(1, 1, 1), []
     if real is not None: padding = [torch.zeros_like(real, dtype=table.dtype).masked_fill(~real, -torch.inf)[:, None]]
     seen = -lse.masked_fill(lse.isinf(), torch.inf)                # a query that saw nothing gets weights of zero
-    q = _with_channels(q.to(table.dtype) * q.shape[-1]**-0.5, seen, *[ones for _ in padding])
-    return q.flip(1), _with_channels(k.to(table.dtype), ones, *padding)
+    q, seen = q * (q.shape[-1]**-0.5 / math.log(2)), seen / math.log(2)
+    q = _with_channels(q, seen, *[ones for _ in padding])
+    g = _with_channels(g, -(g * out).sum(-1))
+    return q.flip(1), _with_channels(k, ones, *padding), g.flip(1), _with_channels(v, ones)
 
 def _tile_size(
     plan:AttentionPlan, # with its reach
@@ -125,22 +126,21 @@ def _learned_backward(
     g:Float[Tensor, "batch heads q d_head"], # gradient of the output
 )->list[Tensor]: # gradients of queries, keys, values and table
     "Gradients by recomputing the weights tile by tile (@eq-backward, @eq-diagonal)"
-    (q, k), table, (batch, heads, n_q, d) = _extended(saved, plan.real), saved[3], g.shape
-    v, g = saved[2].to(table.dtype).flatten(0, 1), g.to(table.dtype).flatten(0, 1).flip(1)
-    dq, dk, dv, dtable = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (g, v, v, table))
-    size, entries = _tile_size(plan, batch * heads)
+    table, (batch, heads, n_q, d) = saved[3], g.shape
+    dq, dk, dv, dtable = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (*(t.flatten(0, 1) for t in saved[:3]), table))
+    (q, k, g, v), (size, entries) = _extended(saved, plan.real, g), _tile_size(plan, batch * heads)
     room = [q.new_empty(entries) for _ in range(3)]
     for first, end, left, right in _blocks(plan, size):
         keys, rows, each = slice(left, right), slice(n_q - end, n_q - first), (end - first) * (right - left + end - first + 16)
-        bias = _hankel(table, n_q, (first, end), (left, right))
+        bias = _hankel(table / math.log(2), n_q, (first, end), (left, right))
         for i, j in _groups(batch, heads, entries // each):
             h = slice(i % heads, i % heads + min(j - i, heads))
-            weights, scaled, dlogits, sums = _tile(q[i:j, rows], k[i:j, keys], v[i:j, keys], g[i:j, rows], bias[h], room)
-            dv[i:j, keys].baddbmm_(weights.mT, scaled)
+            weights, dlogits, sums = _tile(q[i:j, rows], k[i:j, keys], g[i:j, rows], v[i:j, keys], bias[h], room)
+            dv[i:j, keys].baddbmm_(weights.mT, g[i:j, rows, :d])
             dk[i:j, keys].baddbmm_(dlogits.mT, q[i:j, rows, :d])
             dq[i:j, rows].baddbmm_(dlogits, k[i:j, keys, :d])
             dtable[h, rows.start + left:rows.start + left + sums.shape[1]] += sums
-    return [t.unflatten(0, (batch, heads)) for t in (dq.flip(1).mul_(d**-0.5), dk, dv)] + [dtable]
+    return [t.unflatten(0, (batch, heads)) for t in (dq.flip(1).mul_(d**-0.5), dk.mul_(math.log(2)), dv)] + [dtable]
 
 # %% ../nbs/09b_blocks.ipynb #4d553d3d
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -184,7 +184,7 @@ def _first_order(backward):
         return backward(ctx, *gradients)
     return checked
 
-# %% ../nbs/09b_blocks.ipynb #c6c00251
+# %% ../nbs/09b_blocks.ipynb #5152cdb4
 class _Blockwise(torch.autograd.Function):
     "Attention in blocks over a view of the table"
     @staticmethod
@@ -214,5 +214,7 @@ def blockwise_attention(
     plan:AttentionPlan, # lengths, reach and padding
 )->Float[Tensor, "batch heads q d_head"]: # attended values
     "Attention over a view of the table on a CPU, with gradients for all four tensors"
+    dtype = q.dtype
+    if table.requires_grad and torch.is_grad_enabled(): q, k, v = (t.to(table.dtype) for t in (q, k, v))
     q, k, v = (t if t.stride(-1)==1 else t.contiguous() for t in (q, k, v))
-    return _Blockwise.apply(q, k, v, table.expand(q.shape[1], -1), plan)
+    return _Blockwise.apply(q, k, v, table.expand(q.shape[1], -1), plan).to(dtype)

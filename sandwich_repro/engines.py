@@ -53,8 +53,8 @@ def materialized_attention(
     "PyTorch's attention with the mask of every pair of tokens"
     return F.scaled_dot_product_attention(q, k, v, attn_mask=_as_mask(plan.mask, q))
 
-# %% ../nbs/09d_engines.ipynb #abf8d46d
-_SHORT, _CACHED = 256, 2**17 # longest text, in tokens, that `_Short` attends over; entries of its tiles for each thread
+# %% ../nbs/09d_engines.ipynb #9f571b89
+_SHORT, _CACHED = 512, 2**18 # longest text, in tokens, that `_Short` attends over; entries of its tiles for each thread
 
 def _room(plan, pairs):
     "Entries of the tiles of all threads"
@@ -86,7 +86,7 @@ def _along_diagonals(change, total, start):
     skewed.as_strided((heads, n, w), (n*(n + w), n + w + 1, 1)).copy_(change.flip(1))
     total[:, start:start + n + w - 1] += skewed.sum(1)[:, :-1]
 
-# %% ../nbs/09d_engines.ipynb #e0431e65
+# %% ../nbs/09d_engines.ipynb #a5b02ae4
 class _Short(torch.autograd.Function):
     "Attention over a short text with a learned table: plain products of tiles that stay in a core's cache"
     @staticmethod
@@ -94,7 +94,7 @@ class _Short(torch.autograd.Function):
         shape, (q, k, v) = q.shape, (t.flatten(0, 1) for t in (q * q.shape[-1]**-0.5, k, v))
         out, room = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(_room(plan, q.shape[0]))
         for rows, keys, bias, groups in _short_blocks(plan, table, shape[0]):
-            for g, h in groups: torch.bmm(_weights(q[g, rows], k[g, keys], bias[h], room), v[g, keys], out=out[g, rows])
+            for g, h in groups: out[g, rows] = torch.bmm(_weights(q[g, rows], k[g, keys], bias[h], room), v[g, keys])
         ctx.save_for_backward(q, k, v, table)
         ctx.plan, ctx.shape = plan, shape[:2]
         return out.unflatten(0, shape[:2])
@@ -109,11 +109,11 @@ class _Short(torch.autograd.Function):
             dbias = torch.zeros_like(bias)
             for g, h in groups:
                 q_, k_, g_, weights = q[g, rows], k[g, keys], upstream[g, rows], _weights(q[g, rows], k[g, keys], bias[h], rooms[0])
-                dv[g, keys].baddbmm_(weights.mT, g_)
+                dv[g, keys] += torch.bmm(weights.mT, g_)  # into a slice it would go matrix by matrix
                 change = _product(g_, v[g, keys].mT, rooms[1])
                 torch._softmax_backward_data(change, weights, -1, weights.dtype, grad_input=change)
-                torch.bmm(change, k_, out=dq[g, rows])
-                dk[g, keys].baddbmm_(change.mT, q_)
+                dq[g, rows] = torch.bmm(change, k_)
+                dk[g, keys] += torch.bmm(change.mT, q_)
                 dbias[h] += change.view(-1, *bias[h].shape).sum(0)
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
