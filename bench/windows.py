@@ -16,7 +16,7 @@ if __name__=='__main__':
     cases = {n: training(windowed, inputs[n]) for n in inputs}
     seconds = alternate(cases, rounds)
     cases = {'window': cases[middle], 'full': training(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs[middle])}
-    against = alternate(cases, min(rounds, 3))
+    against = alternate(cases, rounds)
     rows = [row(f'full causal attention over the window, L={middle}', ratio(against, 'full', 'window'), least=8),
             row(f'the window at L={long} over L={short}', ratio(seconds, long, short), most=4.6)]
     finish('windows', QUESTION, rows, args)

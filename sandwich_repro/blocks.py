@@ -15,13 +15,14 @@ from torch import Tensor
 
 from .masks import AttentionPlan, _hankel
 
-# %% ../nbs/09b_blocks.ipynb #0a49626a
+# %% ../nbs/09b_blocks.ipynb #5992ef1e
 def _block_size(
     plan:AttentionPlan, # with its reach
 )->int: # queries in a block, at most
     "How many queries attend together: the narrower the window the fewer"
     reach = plan.farthest - plan.nearest + 1
-    most = 64 if reach <= 256 else 128 if reach <= 1024 and reach < plan.k_len else 192
+    if reach >= plan.k_len: most = 128 if plan.q_len <= 256 else 192
+    else: most = 64 if reach <= 256 else 128 if reach <= 1024 else 192
     blocks = -(-plan.q_len // most)
     return -(-plan.q_len // (blocks * 32)) * 32
 
@@ -72,7 +73,9 @@ def _groups(
     else: step, spans = -(-heads // -(-heads // max(many, 1))), [(b * heads, b * heads + heads) for b in range(batch)]
     return [(i, min(i + step, end)) for start, end in spans for i in range(start, end, step)]
 
-# %% ../nbs/09b_blocks.ipynb #93347a44
+# %% ../nbs/09b_blocks.ipynb #35bafc0d
+_TINY = 1e-34 # of a steep bias, weights below are taken as zero: such numbers and their products are slow on a CPU, and add nothing
+
 def _tile(
     q:Float[Tensor, "pairs q d"], # queries and their further channels, newest first, scaled for powers of two
     k:Float[Tensor, "pairs k d"], # keys and theirs
@@ -80,6 +83,7 @@ def _tile(
     v:Float[Tensor, "pairs k d"], # values and theirs
     bias:Float[Tensor, "heads q k"], # view of the table over ln 2
     room:list[Float[Tensor, " n"]], # three pieces of scratch memory
+    deep:bool=False, # some weights may be too small for 32 bits
 )->tuple[Tensor, Tensor, Tensor]: # weights; gradients of the logits, and their sums along diagonals
     "Weights of some queries, recomputed, and the gradients of their logits"
     pairs, n, w = q.shape[0], q.shape[1], k.shape[1]
@@ -91,10 +95,12 @@ def _tile(
     dlogits, gaps = (skewed.as_strided((pairs, rows, many), (n*(n + w), n + w + 1, 1), skewed.storage_offset() + first)
                      for rows, many, first in ((n, w, 0), (n - 1, n + 1, w)))
     gaps.zero_()
-    torch.mul(weights.exp2_(), change, out=dlogits)
+    weights.exp2_()
+    if deep: torch.threshold_(weights, _TINY, 0)
+    torch.mul(weights, change, out=dlogits)
     return weights, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
-# %% ../nbs/09b_blocks.ipynb #95cedf2c
+# %% ../nbs/09b_blocks.ipynb #303fb818
 def _extended(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     real:Tensor|None, # True at real tokens
@@ -135,7 +141,7 @@ def _learned_backward(
         bias = _hankel(table / math.log(2), n_q, (first, end), (left, right))
         for i, j in _groups(batch, heads, entries // each):
             h = slice(i % heads, i % heads + min(j - i, heads))
-            weights, dlogits, sums = _tile(q[i:j, rows], k[i:j, keys], g[i:j, rows], v[i:j, keys], bias[h], room)
+            weights, dlogits, sums = _tile(q[i:j, rows], k[i:j, keys], g[i:j, rows], v[i:j, keys], bias[h], room, plan.deep)
             dv[i:j, keys].baddbmm_(weights.mT, g[i:j, rows, :d])
             dk[i:j, keys].baddbmm_(dlogits.mT, q[i:j, rows, :d])
             dq[i:j, rows].baddbmm_(dlogits, k[i:j, keys, :d])
