@@ -37,7 +37,7 @@ def engines(lengths, heads, rounds):
 
 if __name__=='__main__':
     args, rows, lengths = arguments(QUESTION), [], {}
-    for length, most, rounds in ((64, 1.05, 2), (200, 1.20, 2)) if args.smoke else ((1024, 1.05, 9), (2048, 1.20, 5)):
+    for length, most, rounds in ((64, 1.05, 2), (200, 1.20, 2)) if args.smoke else ((1024, 1.05, 25), (2048, 1.20, 9)):
         seconds = lengths[length] = times(length, 2 if args.smoke else 12, rounds)
         for name in FIXED: rows.append(row(f'{name}, L={length}, over no bias', ratio(seconds, name, 'plain'), most=most))
         for name in LEARNED: rows.append(row(f'{name}, L={length}, over sandwich', ratio(seconds, name, 'sandwich'), most=1.25))

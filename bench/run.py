@@ -21,5 +21,7 @@ if __name__=='__main__':
     if gpu.exists():
         kept = json.loads(gpu.read_text(encoding='utf-8'))
         parts.append(table(kept['question'], kept['rows'], kept['machine']))
+    notes = HERE / 'NOTES.md'
+    parts.append(notes.read_text(encoding='utf-8').strip())
     head = f'# Benchmarks\n\nWritten by `make bench` in {minutes:.1f} minutes on: {machine()}. Every number is a ratio of medians of cases timed in turn in one process, unless it has a unit.'
     if '--smoke' not in sys.argv: (HERE / 'RESULTS.md').write_text('\n\n'.join([head, *parts]) + '\n', encoding='utf-8')

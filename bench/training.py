@@ -78,6 +78,20 @@ def work(s):
     return 6 * s['batch'] * s['length'] * (weights + s['layers'] * s['width'] * s['length'])
 
 
+PARTS = {'matrix products': ('mm', 'addmm', 'addmm_'), "attention's kernels": ('_scaled_dot_product_flash_attention_for_cpu', '_scaled_dot_product_flash_attention_for_cpu_backward'),
+         'softmax of the loss': ('_log_softmax', 'exp_'), 'GELU': ('gelu', 'gelu_backward'), 'LayerNorm': ('native_layer_norm', 'native_layer_norm_backward'),
+         'copies, turned queries, fresh zeros': ('copy_', 'flip', 'fill_', 'cat'), 'sums': ('add', 'add_', 'sum'), 'clipping and Adam': ('linalg_vector_norm', '_fused_adam_', 'mul_')}
+
+
+def profiled(case, rounds):
+    "Share of a step's processor time that its parts take, as rows."
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        for _ in range(rounds): case()
+    own = {e.key.removeprefix('aten::'): e.self_cpu_time_total for e in seen.key_averages()}
+    shares = {part: sum(own.get(name, 0) for name in names) / sum(own.values()) for part, names in PARTS.items()}
+    return [row(f'of a sandwich step: {part}', 100 * share, unit=' %') for part, share in (shares | {'all else': 1 - sum(shares.values())}).items()]
+
+
 if __name__=='__main__':
     args, rows = arguments(QUESTION), []
     for size, s in (SMOKE if args.smoke else SIZES).items():
@@ -98,4 +112,5 @@ if __name__=='__main__':
         second = median(seconds['sandwich'])
         rows.append(row(f'{size}: sandwich, thousand tokens a second', s['batch'] * s['length'] / second / 1000, unit=''))
         rows.append(row(f"{size}: share of the machine's matrix product rate", work(s) / (2 * n**3) * ratio(seconds, 'matrix product', 'sandwich'), **({} if size=='laptop' else {'least': 0.7}), unit=''))
+        if size!='laptop': rows += [dict(r, what=f"{size}: {r['what']}") for r in profiled(cases['sandwich'], 2)]
     finish('training', QUESTION, rows, args)

@@ -9,7 +9,7 @@ QUESTION = 'Forward and backward of attention in a window of 128 (12 heads of 64
 
 if __name__=='__main__':
     args = arguments(QUESTION)
-    short, middle, long, heads, rounds = (128, 256, 512, 2, 2) if args.smoke else (4096, 8192, 16384, 12, 5)
+    short, middle, long, heads, rounds = (128, 256, 512, 2, 2) if args.smoke else (4096, 8192, 16384, 12, 9)
     encoding = make_encoding('window', heads, 64*heads, window=32 if args.smoke else 128)
     inputs = {n: [t.transpose(1, 2).detach().requires_grad_() for t in torch.randn(1, n, 3, heads, 64).unbind(2)] for n in (short, middle, long)}
     windowed = lambda q, k, v: biased_attention(q, k, v, encoding)  # noqa: E731
