@@ -48,13 +48,13 @@ class _NextToken(torch.autograd.Function):
         dx, dweight = ctx.saved_tensors
         return dx*(upstream/ctx.n), dweight*(upstream/ctx.n), None
 
-# %% ../nbs/10a_loss.ipynb #0b43d505
+# %% ../nbs/10a_loss.ipynb #c011c9c9
 def next_token_loss(
     hidden:Float[Tensor, "*batch d_model"], # what the output matrix reads
     weight:Float[Tensor, "vocab d_model"], # output matrix
     targets:Int[Tensor, "*batch"], # id of the token that comes next
 )->Float[Tensor, ""]: # nats per token
-    "Mean cross-entropy of the next token (@eq-loss)"
+    "Mean cross-entropy of the next token, a few rows of logits at a time"
     require(hidden.shape[:-1]==targets.shape, f"targets have shape {tuple(targets.shape)}: need one for each of {tuple(hidden.shape[:-1])}")
     x, y = hidden.flatten(0, -2), targets.flatten()
     if x.device.type!="cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or x.dtype.itemsize<4:
