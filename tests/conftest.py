@@ -2,6 +2,7 @@
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,23 @@ def chromium():
     return os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
 
 
+@contextmanager
+def launched():
+    "A headless browser for one thread."
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as p:
+        b = p.chromium.launch(executable_path=chromium(), args=['--no-sandbox', '--disable-gpu'])
+        yield b
+        b.close()
+
+
 @pytest.fixture(scope='session')
 def browser():
     "A headless browser; without one these tests are skipped, but never in CI."
-    path = chromium()
-    if path is None:
+    if chromium() is None:
         message = 'no Chromium here: install Debian\'s `chromium`, or name a binary in $CHROMIUM'
         pytest.fail(message) if os.environ.get('CI')=='true' else pytest.skip(message)
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        b = p.chromium.launch(executable_path=path, args=['--no-sandbox', '--disable-gpu'])
-        yield b
-        b.close()
+    with launched() as b: yield b
 
 
 def pytest_terminal_summary(terminalreporter):

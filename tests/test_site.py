@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
+from conftest import launched
 from processes import ROOT
 
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if not any(q.startswith(('.', '_')) for q in p.relative_to(ROOT/'nbs').parts))
@@ -172,21 +174,29 @@ SERIOUS = '''() => axe.run(document, {resultTypes: ["violations"], RULES}).then(
     .map(v => `${v.id}: ${v.nodes.length} × ${v.nodes[0].html.slice(0, 160)} ${[...v.nodes[0].any, ...v.nodes[0].all, ...v.nodes[0].none].map(c => c.message)[0]}`))'''
 
 
+def looked_at(browser, server, name, axe):
+    "One page in four ways: {kind: problems}."
+    with Visit(browser, server, name) as v:
+        looks = dict(images=v.look(('light', 1300), IMAGES), phone=v.look(('light', 390), WIDE), trouble=v.trouble)
+        v.tab.evaluate(axe)
+        v.tab.evaluate(THINNED)
+        looks['light'] = v.look(('light', 1300), SERIOUS.replace('RULES', 'rules: {}'))
+        looks['dark'] = v.look(('dark', 1300), SERIOUS.replace('RULES', 'runOnly: ["color-contrast"]'))
+        return looks | {'weight': [v.bytes]}
+
+
 @pytest.fixture(scope='session')
 def findings(browser, server, pages):
-    "Every page opened once and looked at in four ways: {kind: {page: problems}}."
+    "Every page opened once, in two browsers side by side: {kind: {page: problems}}."
     import axe_playwright_python
     axe = (Path(axe_playwright_python.__file__).parent/'axe.min.js').read_text(encoding='utf-8')
-    found = defaultdict(dict)
-    for name in pages:
-        with Visit(browser, server, name) as v:
-            looks = dict(images=v.look(('light', 1300), IMAGES), phone=v.look(('light', 390), WIDE), trouble=v.trouble)
-            v.tab.evaluate(axe)
-            v.tab.evaluate(THINNED)
-            looks['light'] = v.look(('light', 1300), SERIOUS.replace('RULES', 'rules: {}'))
-            looks['dark'] = v.look(('dark', 1300), SERIOUS.replace('RULES', 'runOnly: ["color-contrast"]'))
-            looks['weight'] = [v.bytes]
-        for kind, problems in looks.items(): found[kind][name] = list(problems)
+    def half(names):
+        with launched() as b: return {name: looked_at(b, server, name, axe) for name in names}
+    found, names = defaultdict(dict), list(pages)
+    with ThreadPoolExecutor(2) as pool:
+        for part in pool.map(half, (names[::2], names[1::2])):
+            for name, looks in part.items():
+                for kind, problems in looks.items(): found[kind][name] = list(problems)
     return found
 
 
