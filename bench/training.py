@@ -72,12 +72,6 @@ def product(n):
     return lambda: a @ b
 
 
-def work(s):
-    "Multiplications and additions of a training step: matrices of the model, and the visible half of attention."
-    weights = 12 * s['layers'] * s['width']**2 + s['vocab'] * s['width']
-    return 6 * s['batch'] * s['length'] * (weights + s['layers'] * s['width'] * s['length'])
-
-
 PARTS = {'matrix products': ('mm', 'addmm', 'addmm_'), "attention's kernels": ('_scaled_dot_product_flash_attention_for_cpu', '_scaled_dot_product_flash_attention_for_cpu_backward'),
          'softmax of the loss': ('_log_softmax', 'exp_'), 'GELU': ('gelu', 'gelu_backward'), 'LayerNorm': ('native_layer_norm', 'native_layer_norm_backward'),
          'copies, turned queries, fresh zeros': ('copy_', 'flip', 'fill_', 'cat'), 'sums': ('add', 'add_', 'sum'), 'clipping and Adam': ('linalg_vector_norm', '_fused_adam_', 'mul_')}
@@ -109,8 +103,8 @@ if __name__=='__main__':
         rows.append(row(f'{size}: t5 over sandwich, masks written out (the paper: 1.10)', ratio(seconds, 't5, written out', 'sandwich, written out')))
         for peer, (ours, least) in PEERS.items():
             if peer in cases: rows.append(row(f'{size}: {peer}, over our {ours}', ratio(seconds, peer, ours), least=least))
-        second = median(seconds['sandwich'])
-        rows.append(row(f'{size}: sandwich, thousand tokens a second', s['batch'] * s['length'] / second / 1000, unit=''))
-        rows.append(row(f"{size}: share of the machine's matrix product rate", work(s) / (2 * n**3) * ratio(seconds, 'matrix product', 'sandwich'), **({} if size=='laptop' else {'least': 0.7}), unit=''))
+        second, tokens_read = median(seconds['sandwich']), s['batch'] * s['length']
+        rows.append(row(f'{size}: sandwich, thousand tokens a second', tokens_read / second / 1000, unit=''))
+        rows.append(row(f"{size}: share of the machine's matrix product rate", tokens_read * models['sandwich'].config.token_flops / (2 * n**3) * ratio(seconds, 'matrix product', 'sandwich'), **({} if size=='laptop' else {'least': 0.7}), unit=''))
         if size!='laptop': rows += [dict(r, what=f"{size}: {r['what']}") for r in profiled(cases['sandwich'], 2)]
     finish('training', QUESTION, rows, args)

@@ -100,7 +100,7 @@ def _tile(
     torch.mul(weights, change, out=dlogits)
     return weights, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
-# %% ../nbs/09b_blocks.ipynb #303fb818
+# %% ../nbs/09b_blocks.ipynb #9158127d
 def _extended(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     real:Tensor|None, # True at real tokens
@@ -135,10 +135,10 @@ def _learned_backward(
     table, (batch, heads, n_q, d) = saved[3], g.shape
     dq, dk, dv, dtable = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (*(t.flatten(0, 1) for t in saved[:3]), table))
     (q, k, g, v), (size, entries) = _extended(saved, plan.real, g), _tile_size(plan, batch * heads)
-    room = [q.new_empty(entries) for _ in range(3)]
+    room, scaled = [q.new_empty(entries) for _ in range(3)], table / math.log(2)
     for first, end, left, right in _blocks(plan, size):
         keys, rows, each = slice(left, right), slice(n_q - end, n_q - first), (end - first) * (right - left + end - first + 16)
-        bias = _hankel(table / math.log(2), n_q, (first, end), (left, right))
+        bias = _hankel(scaled, n_q, (first, end), (left, right))
         for i, j in _groups(batch, heads, entries // each):
             h = slice(i % heads, i % heads + min(j - i, heads))
             weights, dlogits, sums = _tile(q[i:j, rows], k[i:j, keys], g[i:j, rows], v[i:j, keys], bias[h], room, plan.deep)
