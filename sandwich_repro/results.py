@@ -24,7 +24,7 @@ from .cache import require_writable, write_whole  # noqa: F401
 from .config import RunSpec, _digest, project_root, require, run_key, spec_from_dict, spec_to_dict
 from .perplexity import PairedDifference, paired_difference
 
-# %% ../nbs/15_results.ipynb #f8558d1d
+# %% ../nbs/15_results.ipynb #fff98c92
 _all_ = ["require_writable"]
 _SCHEMA = 1
 
@@ -34,9 +34,15 @@ def _commit():
     except (ValueError, OSError): return None
     return call.stdout.strip() or None
 
+def _processor():
+    "Name of the CPU: its vector units decide the last bits of a sum"
+    try: return next(line.split(':', 1)[1].strip() for line in Path('/proc/cpuinfo').read_text().splitlines() if line.startswith('model name'))
+    except (OSError, StopIteration): return platform.processor() or platform.machine()
+
 def provenance()->dict: # package version, commit, torch, python, device, how float32 is multiplied ("high" is TF32 on a GPU), time
     "Where and with what the numbers of this process are made"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f'CPU, {torch.get_num_threads()} thread(s)'
+    units, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f'CPU, {_processor()}, {units}, {threads} thread(s)'
     return dict(sandwich_repro=__version__, commit=_commit(), torch=torch.__version__, python=platform.python_version(), system=platform.system(),
                 device=device, float32_products=torch.get_float32_matmul_precision(), finished=datetime.now(timezone.utc).isoformat(timespec='seconds'))
 

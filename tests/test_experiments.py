@@ -8,12 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lightning.pytorch.callbacks import LambdaCallback
+from processes import ROOT
 
 from sandwich_repro import experiments
 from sandwich_repro.config import SCALES, RunSpec
+from sandwich_repro.corpus import LMDataModule, spec_tokens
 from sandwich_repro.encodings import make_encoding
 from sandwich_repro.pool import side_by_side
-from sandwich_repro.results import load_results
+from sandwich_repro.results import load_result, load_results, provenance, result_path
+from sandwich_repro.train import fit
 
 
 @pytest.mark.parametrize('scale', SCALES)
@@ -68,6 +72,42 @@ def test_the_same_spec_gives_the_same_numbers(tmp_path):
     assert one.cumulative==two.cumulative and one.erf==two.erf
     other = experiments.run(replace(spec, seed=1), tmp_path/'a', progress=False)
     assert other.nll!=one.nll and len(load_results(tmp_path/'a'))==2
+
+
+def committed_run(spec, folder):
+    "A committed result; another Python has another standard library, and so another text."
+    result = load_result(result_path(spec, folder))
+    if spec_tokens(spec).facts['sha256']!=result.corpus['sha256']: pytest.skip(f"the results are of {result.corpus['version']}, whose text is not here")
+    return result
+
+
+def rounding(committed, otherwise):
+    "How far numbers may lie from committed ones: not at all, as they are stored, on the machine's own kind; else by what other sums make of them."
+    here = provenance()
+    return 1e-5 if all(committed.provenance[k]==here[k] for k in ('torch', 'device')) else otherwise
+
+
+@pytest.mark.parametrize('scale', [s for s in SCALES if s in ('quick', 'laptop') and (ROOT/'results'/s).exists()])
+def test_training_again_begins_like_the_committed_run(scale, tmp_path):
+    "Text, tokens, weights, batches, schedule and arithmetic are still those of the results"
+    spec = SCALES[scale].spec('sandwich')
+    committed = committed_run(spec, ROOT/'results')
+    step, loss = committed.training['loss']['train'][0]
+    stop = LambdaCallback(on_train_batch_end=lambda trainer, *_: setattr(trainer, 'should_stop', trainer.global_step>=step))
+    again = fit(spec.model_config, spec.train, LMDataModule.from_spec(spec), seed=spec.seed, folder=tmp_path, progress=False, callbacks=[stop])
+    assert again.steps==step
+    assert again.loss['train'][0]==pytest.approx([step, loss], abs=rounding(committed, 5e-3))
+
+
+def test_a_whole_run_gives_the_committed_numbers(tmp_path):
+    spec = SCALES['smoke'].spec('sandwich')
+    committed, again = committed_run(spec, ROOT/'tests'/'committed'), experiments.run(spec, tmp_path, progress=False)
+    allowed = rounding(committed, 1e-3)
+    for kind in ('train', 'val'): np.testing.assert_allclose(again.training['loss'][kind], committed.training['loss'][kind], atol=allowed, rtol=0)
+    for name in ('nll', 'cumulative', 'cumulative_spread'): np.testing.assert_allclose(getattr(again, name), getattr(committed, name), atol=allowed, rtol=0)
+    for name in ('non_overlapping', 'sliding'): assert getattr(again, name)==pytest.approx(getattr(committed, name), rel=allowed)
+    assert (again.documents, again.corpus)==(committed.documents, committed.corpus)
+    assert abs(again.erf-committed.erf)<=(allowed>1e-5)
 
 
 def test_measuring_more_does_not_train_again(tmp_path):
