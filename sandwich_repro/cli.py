@@ -84,7 +84,13 @@ def _with_fields(command):
 
 _FIELDS = _field_options()
 
-# %% ../nbs/19_cli.ipynb #d69f706f
+# %% ../nbs/19_cli.ipynb #a34cb480
+def _told_apart(spec, scale, changes)->str:
+    "The label of a run, with what its training differs in from the scale's: no table or claim takes the one for the other"
+    own = {'train': scale.train, '': scale}
+    differs = {k: v for k, v in changes.items() if k!='train_len' and _FIELDS[k][0] in own and v!=getattr(own[_FIELDS[k][0]], k)}  # results tell L_tr apart
+    return spec.label+(f' ({", ".join(f"{k}={v}" for k, v in sorted(differs.items()))})' if differs else '')
+
 def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
     "The run that the options describe, refused now if its encoding cannot be made"
     from sandwich_repro.encodings import _encoding_of
@@ -96,7 +102,7 @@ def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
         if inside: spec = replace(spec, **{part: replace(getattr(spec, part), **inside)})
     spec = replace(spec, **{k: v for k, v in changes.items() if _FIELDS[k][0]==''})
     _encoding_of(spec)
-    return spec
+    return replace(spec, label=_told_apart(spec, _scale(scale), changes))
 
 # %% ../nbs/19_cli.ipynb #8db34059
 def _print_table(rows, title=''):

@@ -117,6 +117,18 @@ def test_one_model_from_training_to_report(call, tmp_path):
     assert code==2 and path.name in err and 'update sandwich_repro' in err
 
 
+def test_a_run_with_other_settings_is_not_taken_for_the_scales_own(call, tmp_path):
+    from sandwich_repro.evidence import Missing, evidence_for
+    from sandwich_repro.results import load_results
+    for more in ((), ('--steps', 31), ('--n-segments', 20), ('--train-len', 32)): assert call('train', '--scale', 'smoke', '--out', tmp_path, *more)[0]==0
+    results = load_results(tmp_path/'smoke')
+    assert sorted(r.spec.label for r in results)==['sandwich', 'sandwich', 'sandwich', 'sandwich (steps=31)']
+    evidence = evidence_for(results, 'smoke')
+    assert [(r.spec.train.steps, r.spec.eval.n_segments) for r in evidence.runs('sandwich')]==[(30, 20)]
+    assert evidence.runs('sandwich', train_len=32)
+    with pytest.raises(Missing): evidence_for([r for r in results if r.spec.train.steps==31], 'smoke').runs('sandwich')
+
+
 def test_dry_run_trains_nothing(call, tmp_path):
     code, out, _ = call('reproduce', 'table3', '--scale', 'smoke', '--dry-run', '--out', tmp_path)
     assert code==0 and '30 of 30 runs to do' in out and 'minutes' in out
