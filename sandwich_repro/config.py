@@ -312,11 +312,11 @@ class Scale:
             n_layers=self.n_layers, n_heads=self.n_heads, d_model=self.d_model, train_len=train_len or self.train_len, train=self.train,
             eval=EvalConfig(lengths, n_segments or self.n_segments, 4*self.train_len, self.erf_segments))
 
-# %% ../nbs/00_config.ipynb #69ef5280
+# %% ../nbs/00_config.ipynb #776d2837
 SCALES = {s.name: s for s in [
     Scale('smoke', 2, 4, 32, 16, TrainConfig(30, 8, 5e-3, warmup=.02, final_lr=.1), n_segments=16, many_segments=24, erf_segments=4, seeds=(0,)),
     Scale('quick', 4, 4, 64, 64, TrainConfig(1200, 16, 5e-3, warmup=.02, final_lr=.1)),
-    Scale('laptop', 2, 8, 128, 128, TrainConfig(2400, 16, 3e-3, warmup=.02, final_lr=.1), tokenizer='bpe', vocab_size=1024),
+    Scale('laptop', 2, 8, 128, 128, TrainConfig(4800, 8, 3e-3, warmup=.02, final_lr=.1), tokenizer='bpe', vocab_size=1024),
     Scale('gpu', 6, 8, 512, 512, TrainConfig(2000, 32, 1e-3, warmup=.02, final_lr=.1), tokenizer='bpe', vocab_size=8192, processes=1),
     Scale('paper', 12, 12, 768, 512, TrainConfig(50_000, 32, 6e-4), tokenizer='gpt-neox', vocab_size=50_277, processes=1,
           corpora=('pile-arxiv', 'pile-github', 'pile-openwebtext2'), seeds=(0, 1, 2, 3, 4))]}
