@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['main']
 
-# %% ../nbs/19_cli.ipynb #75b87ce2
+# %% ../nbs/19_cli.ipynb #6b05d97b
 import inspect
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .config import SCALES, EvalConfig, RunSpec, Scale, TrainConfig, unknown_name
+from .config import SCALES, EvalConfig, RunSpec, Scale, TrainConfig, unknown_name, vary
 from .corpus import list_corpora
 from .results import RunResult, load_results, result_path
 
@@ -84,25 +84,17 @@ def _with_fields(command):
 
 _FIELDS = _field_options()
 
-# %% ../nbs/19_cli.ipynb #a34cb480
-def _told_apart(spec, scale, changes)->str:
-    "The label of a run, with what its training differs in from the scale's: no table or claim takes the one for the other"
-    own = {'train': scale.train, '': scale}
-    differs = {k: v for k, v in changes.items() if k!='train_len' and _FIELDS[k][0] in own and v!=getattr(own[_FIELDS[k][0]], k)}  # results tell L_tr apart
-    return spec.label+(f' ({", ".join(f"{k}={v}" for k, v in sorted(differs.items()))})' if differs else '')
-
+# %% ../nbs/19_cli.ipynb #e550fe92
 def _spec(scale, encoding, option, corpus, seed, changes)->RunSpec:
     "The run that the options describe, refused now if its encoding cannot be made"
     from sandwich_repro.encodings import _encoding_of
     spec = _scale(scale).spec(encoding, corpus=corpus, seed=seed, **_options(option))
     for name in changes.keys() & {'val_check_interval', 'limit_val_batches'}: changes[name] = _value(changes[name])
     if 'lengths' in changes: changes = {**changes, 'lengths': _whole_numbers('lengths', changes['lengths'])}
-    for part in ('train', 'eval'):
-        inside = {k: v for k, v in changes.items() if _FIELDS[k][0]==part}
-        if inside: spec = replace(spec, **{part: replace(getattr(spec, part), **inside)})
-    spec = replace(spec, **{k: v for k, v in changes.items() if _FIELDS[k][0]==''})
+    train, eval, own = ({k: v for k, v in changes.items() if _FIELDS[k][0]==part} for part in ('train', 'eval', ''))
+    spec = vary(spec, train, eval, **own)
     _encoding_of(spec)
-    return replace(spec, label=_told_apart(spec, _scale(scale), changes))
+    return spec
 
 # %% ../nbs/19_cli.ipynb #8db34059
 def _print_table(rows, title=''):
@@ -119,7 +111,7 @@ def _results(scale, out)->list[RunResult]:
     if not found: raise ValueError(f"no results in {Path(out)/scale}: make them with: sandwich-repro reproduce --scale {scale} --out {out}")
     return found
 
-# %% ../nbs/19_cli.ipynb #15955156
+# %% ../nbs/19_cli.ipynb #6344b85a
 def _plan(specs, todo, processes):
     "Print the runs and how long they would take"
     from sandwich_repro.experiments import estimate_seconds
@@ -130,7 +122,7 @@ def _plan(specs, todo, processes):
 
 @app.command()
 def reproduce(
-    grids:Annotated[list[str]|None, typer.Argument(help='Which grids: default, table1, table2, table3, short, d_bar, or all.')]=None,
+    grids:Annotated[list[str]|None, typer.Argument(help='Which grids: default, table1, table2, table3, short, d_bar, gain, or all (of the paper).')]=None,
     scale:_ScaleName='quick', out:_Out=Path('results'),
     seeds:Annotated[int, typer.Option(help='How many seeds of each run.')]=1,
     processes:Annotated[int, typer.Option(help="Runs side by side, one thread each; the scale's own number if 0.")]=0,

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'unknown_name', 'require', 'require_fields', 'ModelConfig', 'TrainConfig', 'EvalConfig', 'map_options',
-           'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'Scale',
-           'set_seed', 'project_root']
+           'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'vary',
+           'Scale', 'set_seed', 'project_root']
 
-# %% ../nbs/00_config.ipynb #e18e2a03
+# %% ../nbs/00_config.ipynb #27e6a04c
 import difflib
 import hashlib
 import json
@@ -15,7 +15,7 @@ import math
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -277,7 +277,21 @@ def train_key(
     "The name of a run's checkpoint folder: like `run_key`, whatever is measured afterwards"
     return run_key(spec).rsplit('-', 1)[0]+'-'+_digest(train_values(spec))
 
-# %% ../nbs/00_config.ipynb #3f343f3b
+# %% ../nbs/00_config.ipynb #92aeece3
+def vary(
+    spec:RunSpec, # a run of a scale
+    train:dict|None=None, # other values of its `TrainConfig`
+    eval:dict|None=None, # other values of its `EvalConfig`
+    **changes, # other values of its own fields
+)->RunSpec: # `L_tr` and what is measured stand in no label: results tell them apart anyway
+    "A run with other settings, which its label names"
+    train, eval = train or {}, eval or {}
+    for kind, values in ((TrainConfig, train), (EvalConfig, eval), (RunSpec, changes)): require_fields(kind.__name__, values, [f.name for f in fields(kind)])
+    new = replace(spec, train=replace(spec.train, **train), eval=replace(spec.eval, **eval), **changes)
+    differs = {k: v for k, v in {**changes, **train}.items() if k!='train_len' and v!=getattr(spec.train if k in train else spec, k)}
+    return replace(new, label=spec.label+(f" ({', '.join(f'{k}={v}' for k, v in differs.items())})" if differs else ''))
+
+# %% ../nbs/00_config.ipynb #976e6dae
 @dataclass(frozen=True)
 class Scale:
     "How large the models are, how long they train, and what is measured"
@@ -311,6 +325,12 @@ class Scale:
             scale=self.name, corpus=corpus or self.corpora[0], tokenizer=self.tokenizer, vocab_size=self.vocab_size, seed=seed,
             n_layers=self.n_layers, n_heads=self.n_heads, d_model=self.d_model, train_len=train_len or self.train_len, train=self.train,
             eval=EvalConfig(lengths, n_segments or self.n_segments, 4*self.train_len, self.erf_segments))
+
+    def owns(self,
+             spec:RunSpec, # a run
+            )->bool: # False for one that `vary` made, whatever it is called
+        "Whether a run is of this scale and has its size, tokens and training"
+        return spec.scale==self.name and spec.train==self.train and all(getattr(spec, k)==getattr(self, k) for k in ('n_layers', 'n_heads', 'd_model', 'tokenizer', 'vocab_size'))
 
 # %% ../nbs/00_config.ipynb #776d2837
 SCALES = {s.name: s for s in [

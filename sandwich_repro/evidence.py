@@ -197,14 +197,15 @@ def plateau(
         if all_of(is_level(evidence.rise(label, later, m)) for later in steps[i+1:]): return m
     return float('inf')
 
-# %% ../nbs/16a_evidence.ipynb #4007dbe8
+# %% ../nbs/16a_evidence.ipynb #8c0c8ed6
 def evidence_for(
-    results:Sequence[RunResult], # of any scales
+    results:Sequence[RunResult], # of any scales and settings
     scale:str, # key of `SCALES`
+    own:bool=True, # only runs with the scale's own settings; without it, labels tell them apart
 )->Evidence: # of that scale
     "The evidence of one scale, by name"
     if scale not in SCALES: raise unknown_name("scale", scale, SCALES)
-    return Evidence(results, SCALES[scale])
+    return Evidence([r for r in results if not own or SCALES[scale].owns(r.spec)], SCALES[scale])
 
 # %% ../nbs/16a_evidence.ipynb #293b8917
 def largest_rise(

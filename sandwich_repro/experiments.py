@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #4f497419
+# %% ../nbs/16_experiments.ipynb #0d5e5151
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name
+from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
 from .encodings import _encoding_of
 from .erf import cumulative_gradient, erf_spread, normalized_gradient
@@ -26,8 +26,20 @@ from .pool import side_by_side
 from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
 from .train import fit, read_fit
 
-# %% ../nbs/16_experiments.ipynb #b4961332
+# %% ../nbs/16_experiments.ipynb #e1e9d062
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
+
+def _gain(s):
+    "Sandwich, and ALiBi beside it, with more of one thing at a time: steps, depth, heads, width, length, other tokens, other text"
+    longer = dict(train=dict(steps=4*s.train.steps))
+    more = [longer, dict(train=dict(steps=16*s.train.steps)), dict(n_layers=2*s.n_layers), dict(n_heads=2*s.n_heads), dict(d_model=2*s.d_model),
+            dict(train_len=4*s.train_len, train=dict(batch_size=max(s.train.batch_size//4, 1))), dict(tokenizer='bpe', vocab_size=1024)]
+    rows = []
+    for corpus, changes in [(s.corpora[0], m) for m in more]+[(c, longer) for c in s.corpora[1:]]:
+        n = changes.get('train_len', s.train_len)
+        read = dict(lengths=(n//2, n, 2*n, 4*n), n_segments=s.many_segments, erf_len=4*n)
+        rows += [dict(encoding=e, corpus=corpus, vary=dict(changes, eval=read)) for e in ('sandwich', 'alibi')]
+    return rows
 
 GRIDS = dict(
     default=lambda s: [dict(encoding='sinusoidal'), dict(encoding='rotary'), dict(encoding='alibi'), dict(encoding='alibi', shift=8), dict(encoding='sandwich'),
@@ -37,19 +49,21 @@ GRIDS = dict(
     table2=lambda s: [dict(option, train_len=n*s.train_len) for n in (2, 4) for option in (dict(encoding='window', window=160), dict(encoding='alibi', shift=6))],
     table3=lambda s: [dict(encoding=e, corpus=c, n_segments=s.many_segments) for c in s.corpora for e in _ENCODINGS],
     short=lambda s: [dict(encoding=e, train_len=s.train_len//4) for e in ('sinusoidal', 'rotary')],
-    d_bar=lambda s: [dict(encoding='sandwich', d_bar=d) for d in (64, 256)])
+    d_bar=lambda s: [dict(encoding='sandwich', d_bar=d) for d in (64, 256)],
+    gain=_gain)
+_PAPER = [name for name in GRIDS if name!='gain']
 
 def grid_specs(
-    names:Iterable[str], # keys of `GRIDS`; "all" for every grid
+    names:Iterable[str], # keys of `GRIDS`; "all" for those of the paper
     scale:Scale, # how large and how long
     seeds:Sequence[int]=(0,), # one run per seed
 )->list[RunSpec]: # each run once, seed by seed
     "The runs of some grids"
     names = list(names)
-    if names==['all']: names = list(GRIDS)
+    if names==['all']: names = _PAPER
     for name in names:
         if name not in GRIDS: raise unknown_name("grid", name, [*GRIDS, "all"])
-    specs = [scale.spec(**row, seed=seed) for seed in seeds for name in names for row in GRIDS[name](scale)]
+    specs = [vary(scale.spec(**{k: v for k, v in row.items() if k!='vary'}, seed=seed), **row.get('vary', {})) for seed in seeds for name in names for row in GRIDS[name](scale)]
     return list({run_key(s): s for s in specs}.values())
 
 # %% ../nbs/16_experiments.ipynb #1a54033d

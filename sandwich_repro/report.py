@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #2a015893
+# %% ../nbs/17a_report.ipynb #cd4adcec
 import base64
 import io
 from collections.abc import Sequence
@@ -34,19 +34,19 @@ def _row(e, label, corpus, train_len):
                 **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
                 share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
 
-# %% ../nbs/17a_report.ipynb #7757a564
+# %% ../nbs/17a_report.ipynb #16b209f6
 def summary_rows(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
 )->list[dict]: # column: text, one dictionary per model, corpus and training length
     "The results of a scale as a table; diverged runs say so"
-    e = evidence_for(results, scale)
+    e = evidence_for(results, scale, own=False)
     ours = [r for r in results if r.spec.scale==scale]
     keys = dict.fromkeys((r.spec.label, r.spec.corpus, r.spec.train_len) for r in ours if not r.diverged)
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, seeds=f'seed {r.spec.seed} {r.training["status"]}') for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #6529a973
+# %% ../nbs/17a_report.ipynb #ffae7bee
 def _first(results, scale):
     "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
     finished = [r for r in results if r.spec.scale==scale and not r.diverged]
@@ -54,7 +54,7 @@ def _first(results, scale):
     places = [(r.spec.corpus, r.spec.train_len) for r in finished]
     place = own if own in places else places[0] if places else own
     labels = dict.fromkeys(r.spec.label for r, where in zip(finished, places) if where==place)
-    return {label: evidence_for(results, scale).runs(label, *place) for label in labels}
+    return {label: evidence_for(results, scale, own=False).runs(label, *place) for label in labels}
 
 def _mean_losses(runs): return np.mean([np.mean(r.nll, axis=0) for r in runs], axis=0)
 
@@ -162,7 +162,7 @@ def count_outcomes(
     counts = {o: sum(v.outcome==o for v in verdicts) for o in _STYLES}
     return ', '.join(f'{n} {o}' for o, n in counts.items() if n)
 
-# %% ../nbs/17a_report.ipynb #f753fce0
+# %% ../nbs/17a_report.ipynb #d32a48f6
 def write_report(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -175,7 +175,7 @@ def write_report(
     for name, draw in FIGURES.items():
         images.append((name, draw.__doc__, _svg(draw(ours, scale))))
         write_atomically(folder/'figures'/f'{name}.svg', images[-1][2].decode())
-    verdicts, rows, spec = check_claims(ours, scale), summary_rows(ours, scale), ours[0].spec
+    verdicts, rows, spec = check_claims(ours, scale), summary_rows(ours, scale), max((r.spec for r in ours), key=SCALES[scale].owns)
     page = _PAGE.render(
         scale=scale, n_runs=len(ours), size=f'{spec.n_layers} layers, {spec.n_heads} heads, width {spec.d_model}, {spec.train.steps} steps of {spec.train.batch_size} windows',
         corpora=sorted({_corpus_line(r.corpus) for r in ours}), units='over seeds where there are several, else over held-out documents', counts=count_outcomes(verdicts),

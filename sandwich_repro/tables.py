@@ -23,7 +23,7 @@ from .evidence import Evidence, Missing
 from .perplexity import PairedDifference, paired_difference
 from .results import RunResult, load_results, plus_minus
 
-# %% ../nbs/17b_tables.ipynb #c6c0772e
+# %% ../nbs/17b_tables.ipynb #846d4c5e
 def committed_results(
     folder:Path|None=None, # an output folder; `results` of the checkout if None
     all_corpora:bool=True, # or only the first corpus of each scale, that of Tables 1 and 2, which is read twice as fast
@@ -33,7 +33,7 @@ def committed_results(
     found = {}
     for name, scale in SCALES.items():
         results = load_results(folder/name, '*' if all_corpora else f'{scale.corpora[0]}-*')
-        found[name] = Evidence([replace(r, nll=np.asarray(r.nll)) for r in results], scale)  # once: every question would convert the lists again
+        found[name] = Evidence([replace(r, nll=np.asarray(r.nll)) for r in results if scale.owns(r.spec)], scale)  # once: every question would convert the lists again
     found = {name: e for name, e in found.items() if e.results}
     require(bool(found), f"no results in {folder}: make them with: sandwich-repro reproduce all --scale quick --out results")
     return found
