@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from sandwich_repro.absolute import NoPE, Rotary, Sinusoidal, sinusoidal_embedding
 from sandwich_repro.alibi import alibi_bias, alibi_slopes
 from sandwich_repro.attention import biased_attention
-from sandwich_repro.encodings import make_encoding
+from sandwich_repro.encodings import ENCODINGS, make_encoding
 from sandwich_repro.erf import theoretical_receptive_field
 from sandwich_repro.perplexity import last_token_nll, sliding_window_perplexity
 from sandwich_repro.position import FixedBias, PositionalEncoding, relative_distance
@@ -56,6 +56,16 @@ def test_narrowing_the_model_changes_no_output(i, dtype):
         assert_close(low, high, atol=0, rtol=0)
     narrow.load_state_dict(model.state_dict())
     assert not any(name.startswith('encoding') for name in model.state_dict())
+
+
+@pytest.mark.parametrize('name', ENCODINGS)
+def test_a_compiler_takes_a_whole_encoding(name):
+    "One graph, with no way back to Python in between, and the same numbers"
+    encoding, positions = make_encoding(name, 2, 16, **dict(window=3) if name=='window' else {}), torch.arange(300, 320)
+    (q, k), x = torch.randn(2, 1, 2, 20, 8), torch.randn(1, 20, 16)
+    def everything(q, k, p): return encoding.embed(x, p), encoding.rotate(q, k, p, p), encoding.bias(p)
+    torch.compiler.reset()
+    assert_close(torch.compile(everything, fullgraph=True, backend='eager')(q, k, positions), everything(q, k, positions), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize('i', range(6))
