@@ -76,9 +76,9 @@ def fit_log_curve(
     slope = float(((x-x.mean())*(y-y.mean())).sum()/(x-x.mean()).square().sum())
     return slope, float(y.mean())-slope*float(x.mean())
 
-# %% ../nbs/07_sandwich.ipynb #869e071d
-@torch.compiler.assume_constant_result  # a compiled model takes the two numbers as they are
+# %% ../nbs/07_sandwich.ipynb #2612d662
 @lru_cache
+@torch.compiler.assume_constant_result  # a compiled model takes the two numbers as they are
 def _fit_of_kernel(d_bar:int, n_fit:int, base:float) -> tuple[float, float]:
     "Slope and intercept of the log curve through the centred, uncompressed sum"
     _whole("n_fit", n_fit, 2)
