@@ -175,7 +175,7 @@ def missing_models(
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
     return f"No run yet of {'; '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #004820ce
+# %% ../nbs/17b_tables.ipynb #57ac2441
 def _unbroken(text):
     "A short cell on one line, with real minus signs and narrow spaces around ±"
     text = re.sub(r'(?<![\w=])-(?=\d)', '−', text).replace(' ± ', '\u202f±\u202f')
@@ -187,7 +187,7 @@ def show_rows(
     "Display rows as a table whose short cells stay on one line"
     import pandas as pd
     from IPython.display import display
-    frame = pd.DataFrame(rows).fillna('').map(lambda x: _unbroken(str(x)) if len(str(x))<50 else str(x))
+    frame = pd.DataFrame(rows).fillna('').map(lambda x: _unbroken(str(x)) if len(str(x))<32 else str(x))
     frame = frame.set_index(frame.columns[0]).rename_axis(index=None, columns=frame.columns[0])  # its name in the first row of the head
     with pd.option_context('display.max_colwidth', None, 'display.max_rows', None, 'display.max_columns', None): display(frame)
 
@@ -202,7 +202,8 @@ def show_by_scale(
     for e in scales.values():
         found = [rows for rows in (make(e) for make in tables) if rows]
         if found: display(Markdown(headline(e, corpus)))
-        for rows in found: show_rows(rows)
+        empty = found and all(row.get(_RUNS)==_NONE for row in found[0])  # the note says it in a line
+        for rows in found if not empty else (): show_rows(rows)
         if found and (note := missing_models(found[0], grids, e)): display(Markdown(note))
 
 # %% ../nbs/17b_tables.ipynb #8057b159
