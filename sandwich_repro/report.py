@@ -46,7 +46,7 @@ def summary_rows(
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, seeds=f'seed {r.spec.seed} {r.training["status"]}') for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #ffae7bee
+# %% ../nbs/17a_report.ipynb #a45a0fd0
 def _first(results, scale):
     "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
     finished = [r for r in results if r.spec.scale==scale and not r.diverged]
@@ -54,7 +54,8 @@ def _first(results, scale):
     places = [(r.spec.corpus, r.spec.train_len) for r in finished]
     place = own if own in places else places[0] if places else own
     labels = dict.fromkeys(r.spec.label for r, where in zip(finished, places) if where==place)
-    return {label: evidence_for(results, scale, own=False).runs(label, *place) for label in labels}
+    e = evidence_for(results, scale, own=False)
+    return {label: e.runs(label, *place) for label in labels}
 
 def _mean_losses(runs): return np.mean([np.mean(r.nll, axis=0) for r in runs], axis=0)
 
@@ -162,7 +163,7 @@ def count_outcomes(
     counts = {o: sum(v.outcome==o for v in verdicts) for o in _STYLES}
     return ', '.join(f'{n} {o}' for o, n in counts.items() if n)
 
-# %% ../nbs/17a_report.ipynb #d32a48f6
+# %% ../nbs/17a_report.ipynb #e7a955df
 def write_report(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -175,7 +176,7 @@ def write_report(
     for name, draw in FIGURES.items():
         images.append((name, draw.__doc__, _svg(draw(ours, scale))))
         write_atomically(folder/'figures'/f'{name}.svg', images[-1][2].decode())
-    verdicts, rows, spec = check_claims(ours, scale), summary_rows(ours, scale), max((r.spec for r in ours), key=SCALES[scale].owns)
+    verdicts, rows, spec = check_claims(ours, scale), summary_rows(ours, scale), next((r.spec for r in ours if SCALES[scale].owns(r.spec)), ours[0].spec)
     page = _PAGE.render(
         scale=scale, n_runs=len(ours), size=f'{spec.n_layers} layers, {spec.n_heads} heads, width {spec.d_model}, {spec.train.steps} steps of {spec.train.batch_size} windows',
         corpora=sorted({_corpus_line(r.corpus) for r in ours}), units='over seeds where there are several, else over held-out documents', counts=count_outcomes(verdicts),

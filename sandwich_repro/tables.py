@@ -7,7 +7,7 @@ __all__ = ['committed_results', 'paper_facts', 'paper_says', 'mean_loss', 'perpl
            'model_row', 'field_row', 'models_of', 'headline', 'missing_models', 'show_rows', 'show_by_scale',
            'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
-# %% ../nbs/17b_tables.ipynb #73d8ecc5
+# %% ../nbs/17b_tables.ipynb #40fc915d
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +19,11 @@ import numpy as np
 from .claims import CLAIMS, check_claims
 from .config import SCALES, RunSpec, project_root, require
 from .encodings import ENCODINGS
-from .evidence import Evidence, Missing
+from .evidence import Evidence, Missing, evidence_for
 from .perplexity import PairedDifference, paired_difference
 from .results import RunResult, load_results, plus_minus
 
-# %% ../nbs/17b_tables.ipynb #846d4c5e
+# %% ../nbs/17b_tables.ipynb #b49a62df
 def committed_results(
     folder:Path|None=None, # an output folder; `results` of the checkout if None
     all_corpora:bool=True, # or only the first corpus of each scale, that of Tables 1 and 2, which is read twice as fast
@@ -33,7 +33,7 @@ def committed_results(
     found = {}
     for name, scale in SCALES.items():
         results = load_results(folder/name, '*' if all_corpora else f'{scale.corpora[0]}-*')
-        found[name] = Evidence([replace(r, nll=np.asarray(r.nll)) for r in results if scale.owns(r.spec)], scale)  # once: every question would convert the lists again
+        found[name] = evidence_for([replace(r, nll=np.asarray(r.nll)) for r in results], name)  # once: every question would convert the lists again
     found = {name: e for name, e in found.items() if e.results}
     require(bool(found), f"no results in {folder}: make them with: sandwich-repro reproduce all --scale quick --out results")
     return found

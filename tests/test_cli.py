@@ -127,7 +127,7 @@ def test_a_run_with_other_settings_is_not_taken_for_the_scales_own(call, tmp_pat
     assert [(r.spec.train.steps, r.spec.eval.n_segments) for r in evidence.runs('sandwich')]==[(30, 20)]
     assert evidence.runs('sandwich', train_len=32)
     with pytest.raises(Missing): evidence_for([r for r in results if r.spec.train.steps==31], 'smoke').runs('sandwich (steps=31)')
-    _, out, _ = call('report', '--scale', 'smoke', '--out', tmp_path)
+    call('report', '--scale', 'smoke', '--out', tmp_path)
     assert 'sandwich (steps=31)' in (tmp_path/'smoke'/'report.html').read_text(encoding='utf-8')
 
 

@@ -150,15 +150,15 @@ def test_same_files_twice(sites):
 
 class Visit:
     "A tab on one page: what went wrong, and how much came over the wire."
-    def __init__(self, browser, server, name):
+    def __init__(self, browser, server, name=None):
         self.server = server
-        self.tab = browser.new_context(viewport=dict(width=1300, height=900), color_scheme='light', reduced_motion='reduce').new_page()
+        self.tab = browser.new_context(reduced_motion='reduce').new_page()
         self.tab.on('console', lambda m: self.trouble.append(f'console: {m.text}') if m.type in ('error', 'warning') else None)
         self.tab.on('pageerror', lambda e: self.trouble.append(f'error: {e}'))
         self.tab.on('requestfailed', lambda r: self.trouble.append(f'failed: {r.url}'))
         self.tab.on('request', lambda r: None if r.url.startswith((server, 'data:', 'blob:')) else self.trouble.append(f'elsewhere: {r.url}'))
         self.tab.on('response', self.received)
-        self.open(name)
+        if name: self.open(name)
 
     def open(self, name):
         "Another page in the same tab, which still knows the style sheets: a third of the time of a new one."
@@ -217,7 +217,7 @@ def findings(browser, server, pages):
     import axe_playwright_python
     axe = (Path(axe_playwright_python.__file__).parent/'axe.min.js').read_text(encoding='utf-8')
     def half(names):
-        with launched() as b, Visit(b, server, names[0]) as v: return {name: looked_at(v, name, axe) for name in names}
+        with launched() as b, Visit(b, server) as v: return {name: looked_at(v, name, axe) for name in names}
     found, names = defaultdict(dict), list(pages)
     with ThreadPoolExecutor(2) as pool:
         for part in pool.map(half, (names[::2], names[1::2])):
