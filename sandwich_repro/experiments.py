@@ -66,7 +66,7 @@ def grid_specs(
     specs = [vary(scale.spec(**{k: v for k, v in row.items() if k!='vary'}, seed=seed), **row.get('vary', {})) for seed in seeds for name in names for row in GRIDS[name](scale)]
     return list({run_key(s): s for s in specs}.values())
 
-# %% ../nbs/16_experiments.ipynb #1a54033d
+# %% ../nbs/16_experiments.ipynb #847dcbde
 _TRAINING_SHARE = .7  # of a run's time, for the progress bar alone
 
 def _blocks(measure, model, tokens, spec):
@@ -76,6 +76,14 @@ def _blocks(measure, model, tokens, spec):
 def _sliding(model, tokens, window):
     "Sliding windows that move by half their length"
     return sliding_window_perplexity(model, tokens, window, max(window//2, 1))
+
+def _last_tokens(model, segments, spec, report):
+    "Last-token losses at every length; the share done is reported after each batch of segments"
+    losses = []
+    for rows in segments.split(spec.eval.batch_size):
+        losses.append(last_token_nll(model, rows, spec.eval.lengths, batch_size=len(rows)))
+        report(sum(map(len, losses))/len(segments))
+    return torch.cat(losses)
 
 # %% ../nbs/16_experiments.ipynb #e0a0f386
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def held_out(
     gradient = eval_segments(tokens, offsets, spec.eval.erf_len, spec.eval.erf_segments)
     return Segments(last, gradient, torch.as_tensor(tokens[:spec.eval.block_tokens].astype('int64')))
 
-# %% ../nbs/16_experiments.ipynb #cfb70c23
+# %% ../nbs/16_experiments.ipynb #58190a72
 def measure(
     model:TransformerLM, # trained, on its device
     spec:RunSpec, # says at which lengths
@@ -104,8 +112,7 @@ def measure(
 )->dict: # fields of `RunResult`
     "Last-token losses, both protocols over blocks, and the cumulative gradient of a model"
     segments, documents = text.last_token
-    nll = last_token_nll(model, segments, spec.eval.lengths, batch_size=spec.eval.batch_size)
-    report(.6)
+    nll = _last_tokens(model, segments, spec, lambda share: report(.6*share))
     blocks = _blocks(non_overlapping_perplexity, model, text.stream, spec)
     sliding = _blocks(_sliding, model, text.stream, spec)
     report(.8)
