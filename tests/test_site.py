@@ -18,6 +18,7 @@ import pytest
 from conftest import launched
 from processes import ROOT
 
+sys.path.insert(0, str(ROOT/'tools'))
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if not any(q.startswith(('.', '_')) for q in p.relative_to(ROOT/'nbs').parts))
 pytestmark = pytest.mark.timeout(900)
 
@@ -119,6 +120,16 @@ def test_ids_are_unique(pages):
     for name, page in pages.items():
         ids = re.findall(r'\sid="([^"]+)"', page)
         assert {i for i in ids if ids.count(i)>1}==set(), name
+
+
+def test_columns_of_numbers_stand_right():
+    "A number may have an error or an interval; a column with a word, or without any number, stands left."
+    from site_stage import aligned
+    columns = dict(model=['a', 'b'], ppl=['4.81 ± 0.57', '–'], erf=['0.47 (0.42 to 0.52)', '+1 (−2 to 3)'], level=['L_tr', '–'], paper=['–', '–'])
+    rows = [''.join(f'<td>{cell}</td>' for cell in row) for row in zip(*columns.values())]
+    table = '<thead><tr>'+''.join(f'<th>{c}</th>' for c in columns)+'</tr></thead><tbody>'+''.join(f'<tr>{r}</tr>' for r in rows)+'</tbody>'
+    marked = re.findall(r'<t[hd]( class="number")?>', aligned(table))
+    assert [bool(m) for m in marked]==[name in ('ppl', 'erf') for _ in range(3) for name in columns]
 
 
 def test_reference_lists_every_public_name(pages):

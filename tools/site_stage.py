@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import struct
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 
 import yaml
@@ -15,7 +15,8 @@ LABEL = re.compile(r'^#\| *label: *((?:fig|tbl)-[\w-]+)|\{#((?:fig|tbl|eq)-[\w-]
 REFERENCE = re.compile(r'(?<![\w`@])\[?@((?:fig|tbl|eq)-[\w-]*\w)\]?')
 EQUATION = re.compile(r'\$\$(.+?)\$\$[ \t]*\{#(eq-[\w-]+)\}', re.S)
 FENCE = re.compile(r'(^(?:```|~~~).*?^(?:```|~~~)[ \t]*$|`[^`\n]+`)', re.M|re.S)
-NUMBER = re.compile(r'\s*[+−-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?(?:\s*[%×]|\s*±\s*[\d.]+)?\s*|NaN|nan|inf|[—–]|')
+_VALUE = r'[+−-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?'
+NUMBER = re.compile(rf'\s*{_VALUE}(?:\s*[%×])?(?:\s*±\s*{_VALUE})?(?:\s*\({_VALUE}\s+to\s+{_VALUE}\))?\s*|NaN|nan|inf|[—–]|')
 IMAGES = {'image/svg+xml': 'svg', 'image/png': 'png', 'image/jpeg': 'jpg'}
 
 
@@ -66,9 +67,9 @@ def png_size(data):
 
 def aligned(table):
     "A data frame's columns of numbers, head included, marked for alignment to the right."
-    rows = [re.findall(r'<t[hd][^>]*>(.*?)</t[hd]>', row, re.S) for row in re.findall(r'<tr.*?</tr>', table, re.S)]
-    body = [r for r in rows if r and any(map(NUMBER.fullmatch, r))]
-    right = {i for i in range(max(map(len, body), default=0)) if all(NUMBER.fullmatch(r[i]) for r in body if i<len(r))}
+    rows = re.findall(r'<tr.*?</tr>', table.partition('</thead>')[2], re.S)
+    columns = zip_longest(*(re.findall(r'<t[hd][^>]*>(.*?)</t[hd]>', row, re.S) for row in rows), fillvalue='')
+    right = {i for i, cells in enumerate(columns) if all(map(NUMBER.fullmatch, cells)) and re.search(r'\d', ''.join(cells))}
     def row(m):
         column = count()
         return re.sub(r'<(t[hd])\b', lambda c: f'<{c[1]} class="number"' if next(column) in right else c[0], m[0])
