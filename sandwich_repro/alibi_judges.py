@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SHIFTS', 'SAME_H', 'WINDOWS', 'MORE_WINDOWS', 'ALIBI_JUDGES']
 
-# %% ../nbs/16b_alibi_judges.ipynb #9b41752b
+# %% ../nbs/16b_alibi_judges.ipynb #e73fed83
 from .evidence import (
-    _OUTCOMES, Missing, _erf, _of, _short, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau)
+    _OUTCOMES, Missing, _erf, _short, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau, plateau_text)
 from .results import plus_minus
 
 # %% ../nbs/16b_alibi_judges.ipynb #d889f77a
@@ -16,7 +16,7 @@ SAME_H = tuple(f'alibi h={h}' for h in (0, 2, 4, 6, 8))
 WINDOWS = tuple(f'window w={w}' for w in (40, 80, 100, 120, 160, 320))
 MORE_WINDOWS = tuple(f'window w={w}' for w in (240, 480))
 
-# %% ../nbs/16b_alibi_judges.ipynb #7bcf86de
+# %% ../nbs/16b_alibi_judges.ipynb #8c108f16
 def _alibi_rises_then_stays(e):
     rises = e.rises('alibi Δ=0')
     up = any_of(negated(is_level(r)) for r in rises.values())
@@ -28,7 +28,7 @@ def _small_windows_level(e):
     found = e.present(WINDOWS)
     small = [w for w in found if w in WINDOWS[:3]]; large = [w for w in found if w not in small]
     answer = all_of([*(level_everywhere(e, w) for w in small), *(negated(level_everywhere(e, w)) for w in large)])
-    return (answer if small and large else None), 'largest rise: '+', '.join(f'{_short(w)} {plus_minus(largest_rise(e, w))}' for w in found)+_of(found, WINDOWS), {w: largest_rise(e, w).mean for w in found}
+    return (answer if small and large else None), 'largest rise: '+', '.join(f'{_short(w)} {plus_minus(largest_rise(e, w))}' for w in found), {w: largest_rise(e, w).mean for w in found}
 
 def _small_costs(e):
     answers, lines, numbers = [], [], {}
@@ -50,34 +50,40 @@ def _stays_or_explodes(e):
     count = sum(a is True for a in answers.values())
     return all_of(answers.values()), f'{count} of {len(found)} models are level at the end or have exploded', answers
 
-# %% ../nbs/16b_alibi_judges.ipynb #808f6608
+# %% ../nbs/16b_alibi_judges.ipynb #2f890d1a
 def _first_to_plateau(e):
     found = e.present(SHIFTS)
     if 'alibi Δ=-3' not in found or len(found)<2: raise Missing('Δ=−3 and another shift')
     erfs, flat = {s: e.erf(s) for s in found}, {s: plateau(e, s) for s in found}
-    smallest = all_of([True if erfs['alibi Δ=-3'][2]<erfs[s][0] else False if erfs['alibi Δ=-3'][0]>erfs[s][2] else None for s in found[1:]])
-    answer = all_of([smallest, flat['alibi Δ=-3']<=2, flat['alibi Δ=-3']==min(flat.values())])
-    return answer, 'ERF/L_tr and plateau/L_tr: '+', '.join(f'{_short(s)} {erfs[s][1]:.2f}, {flat[s]:g}' for s in found)+_of(found, SHIFTS), {s: erfs[s][1] for s in found}
+    first, others = found[0], found[1:]
+    smallest = all_of([True if erfs[first][2]<erfs[s][0] else False if erfs[first][0]>erfs[s][2] else None for s in others])
+    earliest = all_of(_no_later(flat[first], flat[s]) for s in others)
+    return all_of([smallest, _no_later(flat[first], (2, 2)), earliest]), 'ERF/L_tr and plateau/L_tr: '+', '.join(f'{_short(s)} {erfs[s][1]:.2f}, {plateau_text(flat[s])}' for s in found), {s: erfs[s][1] for s in found}
+
+def _no_later(plateau, other):
+    "Whether one plateau begins no later than another"
+    return True if plateau[1]<=other[0] else False if plateau[0]>other[1] else None
 
 def _large_shifts_explode(e):
     found = e.present(SHIFTS[4:])
-    return all_of(explodes(e, s) for s in found), 'largest rise: '+', '.join(f'{_short(s)} {plus_minus(largest_rise(e, s))}' for s in found)+_of(found, SHIFTS[4:]), {s: largest_rise(e, s).mean for s in found}
+    return all_of(explodes(e, s) for s in found), 'largest rise: '+', '.join(f'{_short(s)} {plus_minus(largest_rise(e, s))}' for s in found), {s: largest_rise(e, s).mean for s in found}
 
 def _only_small_h(e):
     found = e.present(SAME_H)
     if len(found)<2: raise Missing('two of the same-h models')
     level = [level_everywhere(e, h) for h in found]
     ordered = all_of(negated(all_of([b, negated(a)])) for a, b in zip(level, level[1:]))
-    return all_of([level[0], negated(level[-1]), ordered]), 'largest rise: '+', '.join(f'{_short(h)} {plus_minus(largest_rise(e, h))}' for h in found)+_of(found, SAME_H), {h: largest_rise(e, h).mean for h in found}
+    return all_of([level[0], negated(level[-1]), ordered]), 'largest rise: '+', '.join(f'{_short(h)} {plus_minus(largest_rise(e, h))}' for h in found), {h: largest_rise(e, h).mean for h in found}
 
 def _window_erfs(e):
     found = e.present(WINDOWS)
     if len(found)<2: raise Missing('two windows')
     erfs = [e.erf(w)[1] for w in found]
     sides = [erf_within(e, w) if w in WINDOWS[:3] else negated(erf_within(e, w)) for w in found]
-    return all_of([*sides, erfs==sorted(erfs)]), 'ERF/L_tr: '+', '.join(f'{_short(w)} {x:.2f}' for w, x in zip(found, erfs))+_of(found, WINDOWS), dict(zip(found, erfs))
+    crossing = True if set(WINDOWS[2:4])<=set(found) else None
+    return all_of([*sides, erfs==sorted(erfs), crossing]), 'ERF/L_tr: '+', '.join(f'{_short(w)} {x:.2f}' for w, x in zip(found, erfs)), dict(zip(found, erfs))
 
-# %% ../nbs/16b_alibi_judges.ipynb #1db172e5
+# %% ../nbs/16b_alibi_judges.ipynb #b171ad5c
 def _erf_decides(e):
     found = e.present(SHIFTS+SAME_H+WINDOWS+MORE_WINDOWS)
     within = {label: erf_within(e, label) for label in found}
@@ -92,7 +98,8 @@ def _need_all_tokens(e):
     found = e.present(SHIFTS[1:4])
     wide = all_of(negated(erf_within(e, s, 3.5)) for s in found)
     flat = {s: plateau(e, s) for s in found}
-    return all_of([wide, all(x>=4 for x in flat.values())]), 'ERF and plateau over L_tr: '+', '.join(f'{_short(s)} {_erf(e, s)}, {flat[s]:g}' for s in found)+_of(found, SHIFTS[1:4]), {s: e.erf(s)[1] for s in found}
+    late = all_of(_no_later((4, 4), x) for x in flat.values())
+    return all_of([wide, late]), 'ERF and plateau over L_tr: '+', '.join(f'{_short(s)} {_erf(e, s)}, {plateau_text(flat[s])}' for s in found), {s: e.erf(s)[1] for s in found}
 
 def _longer_training_repairs(e):
     n = e.scale.train_len

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['CLAIMS', 'Verdict', 'Claim', 'check_claims']
 
-# %% ../nbs/17_claims.ipynb #eb00ee57
+# %% ../nbs/17_claims.ipynb #27c8bb50
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Claim:
     grids:tuple # keys of `GRIDS` whose runs it needs; empty if it needs none
     judge:Callable # evidence -> (True, False or None; one line; numbers)
 
-# %% ../nbs/17_claims.ipynb #4c609ed7
+# %% ../nbs/17_claims.ipynb #b4e64869
 _JUDGES = ALIBI_JUDGES | SANDWICH_JUDGES
 _ROWS = (
     ('C1', 'Table 1', 'ALiBi rises a little beyond L_tr, then stays', ('table1',)),
@@ -51,7 +51,7 @@ _ROWS = (
     ('C12', 'Figures 6, 7', 'Sinusoidal and rotary fail beyond L_tr and have no bounded receptive field', ('table3',)),
     ('C13', 'Figures 6, 7', "Sinusoidal's gradient jumps at token L_tr, for two training lengths", ('table3', 'short')),
     ('C14', 'Section 6', '⟨p_m, p_n⟩ is largest at m = n, where it is d̄/2', ()),
-    ('C15', 'Figures 8, 10', 'Sandwich decays like ALiBi; a larger d̄ windows more; 128 is the best d̄', ('table3', 'd_bar')),
+    ('C15', 'Figures 8, 10', 'Sandwich decays like ALiBi; a larger d̄ windows more; 128 is the best d̄', ('default', 'd_bar')),
     ('C16', 'Figure 9', 'At h=8 Sandwich is close to −0.825·log(1+δ) − 0.8', ()),
     ('C17', 'Table 3', 'At L_tr the parameter-free encodings are within 0.05 nats', ('table3',)),
     ('C18', 'Table 3', 'Beyond L_tr Sandwich is the best parameter-free encoding', ('table3',)),
@@ -65,27 +65,43 @@ _ROWS = (
     ('C26', 'Section 3', 'Perplexity over blocks falls with L where that of the last token does not', ('table1',)))
 CLAIMS = tuple(Claim(*row, _JUDGES[row[0]]) for row in _ROWS)
 
-# %% ../nbs/17_claims.ipynb #02eed572
+# %% ../nbs/17_claims.ipynb #d50e72f1
 _BEHIND = .3  # nats above the best model
 
 def _behind(e):
-    "Labels of the scale's first corpus that are far above the best model at L_tr"
-    runs = [r for r in e.results if r.spec.scale==e.scale.name and r.spec.corpus==e.scale.corpora[0] and not r.diverged and r.spec.train_len==e.scale.train_len]
-    loss = {}
-    for r in runs: loss.setdefault(r.spec.label, []).append(r.losses(e.scale.train_len).mean())
-    means = {k: float(np.mean(v)) for k, v in loss.items()}
-    return sorted(k for k, v in means.items() if v>min(means.values())+_BEHIND)
+    "Trainings on the scale's first corpus whose loss at L_tr is far above that of the best"
+    corpus, n = e.scale.corpora[0], e.scale.train_len
+    runs = [r for r in e.results if r.spec.scale==e.scale.name and (r.spec.corpus, r.spec.train_len)==(corpus, n) and not r.diverged]
+    losses = {}
+    for r in runs: losses.setdefault((r.spec.label, r.spec.eval.n_segments), []).append(r.losses(n).mean())
+    means = {key: float(np.mean(v)) for key, v in losses.items()}
+    if not means: return set()
+    lowest, home = min(means.values()), min(means, key=means.get)[1]
+    def harder(segments): return np.mean([means[label, segments]-x for (label, other), x in means.items() if other==home and (label, segments) in means] or [0.])
+    return {(label, corpus, n) for (label, segments), mean in means.items() if mean>lowest+harder(segments)+_BEHIND}
+
+def _named(places, limit=6):
+    "The models among some trainings, or how many there are"
+    labels = list(dict.fromkeys(label for label, *_ in places))
+    return ', '.join(labels) if len(labels)<=limit else f'{len(labels)} models'
+
+def _caveats(e, behind):
+    "What a verdict must say of the trainings it was read from"
+    found = [place for place, there in e.asked.items() if there]
+    lost = {place: e.diverged(*place) for place in e.asked}
+    notes = [f' ({len(found)} of {len(e.asked)} trainings)'] if len(found)<len(e.asked) else []
+    if any(lost.values()): notes.append(f" [diverged: {', '.join(f'{place[0]} on {place[1]}, seed {x}' for place, seeds in lost.items() for x in seeds)}]")
+    if flagged := [place for place in found if place in behind]: notes.append(f' [not past the first plateau of the loss: {_named(flagged)}]')
+    return ''.join(notes)
 
 def _verdict(claim, e, behind):
     try: answer, line, numbers = claim.judge(e)
     except Missing as missing:
         command = f"sandwich-repro reproduce {' '.join(claim.grids)} --scale {e.scale.name}"
         return Verdict(claim.id, 'not tested at this scale', f'{missing}; make it with: {command}')
-    flagged = [s for s in behind if s in line or s in numbers]
-    if flagged: line += f" [not past the first plateau of the loss: {', '.join(flagged)}]"
-    return Verdict(claim.id, _OUTCOMES[answer], line, numbers)
+    return Verdict(claim.id, _OUTCOMES[answer], line+_caveats(e, behind), numbers)
 
-# %% ../nbs/17_claims.ipynb #7caae673
+# %% ../nbs/17_claims.ipynb #dcb2ae70
 def check_claims(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -94,4 +110,4 @@ def check_claims(
     "Judge claims on the results of one scale"
     evidence = evidence_for(results, scale)
     behind = _behind(evidence)
-    return [_verdict(claim, evidence, behind) for claim in claims]
+    return [_verdict(claim, replace(evidence, asked={}), behind) for claim in claims]

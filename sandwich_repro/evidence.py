@@ -4,11 +4,14 @@
 
 # %% auto #0
 __all__ = ['all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
-           'level_everywhere', 'explodes', 'erf_within', 'plateau', 'evidence_for', 'largest_rise']
+           'level_everywhere', 'explodes', 'erf_within', 'plateau', 'plateau_text', 'step_ratio', 'ratio_text',
+           'mean_loss', 'evidence_for', 'largest_rise']
 
-# %% ../nbs/16a_evidence.ipynb #dce3fdb2
+# %% ../nbs/16a_evidence.ipynb #fadae190
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,7 +67,7 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #d1e4d197
+# %% ../nbs/16a_evidence.ipynb #d1493c6b
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
 
@@ -73,21 +76,54 @@ class Evidence:
     "The results of one scale, asked by the paper's model names"
     results:Sequence[RunResult] # of any scales
     scale:Scale # whose results count
+    asked:dict=field(default_factory=dict, compare=False, repr=False) # (model, corpus, L_tr) of every question so far: whether it has a finished run
 
     def runs(self,
              label:str, # the paper's name for the model, e.g. "alibi Δ=6"
              corpus:str="", # key of `CORPORA`; the scale's first if empty
              train_len:int=0, # L_tr in tokens; the scale's if 0
-            )->list[RunResult]: # one per seed, in the order of the seeds; the one with most segments
-        "The finished run of every seed of a model; `Missing` if there is none"
-        return list({r.spec.seed: r for r in self._finished(label, corpus, train_len)}.values())
+            )->list[RunResult]: # one per seed, in the order of the seeds
+        "The finished run of every seed of a model, on the number of segments that most seeds have; `Missing` if there is none"
+        found = self._finished(label, corpus, train_len)
+        seeds = Counter(r.spec.eval.n_segments for r in found)
+        n = max(seeds, key=lambda n: (seeds[n], n))
+        return [r for r in found if r.spec.eval.n_segments==n]
+
+    def _trained(self, label, corpus="", train_len=0):
+        "What was asked for, and all its runs, by seed and rising number of segments"
+        place = label, corpus or self.scale.corpora[0], train_len or self.scale.train_len
+        found = [r for r in self.results if r.spec.scale==self.scale.name and (r.spec.label, r.spec.corpus, r.spec.train_len)==place]
+        return place, sorted(found, key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
 
     def _finished(self, label, corpus="", train_len=0):
-        "All finished runs of a model, by seed and rising number of segments"
-        wanted = (self.scale.name, label, corpus or self.scale.corpora[0], train_len or self.scale.train_len)
-        found = [r for r in self.results if (r.spec.scale, r.spec.label, r.spec.corpus, r.spec.train_len)==wanted and not r.diverged]
-        if not found: raise Missing(f"no finished run of {label} on {wanted[2]} with L_tr={wanted[3]} at scale {self.scale.name}")
-        return sorted(found, key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
+        "All finished runs of a model"
+        place, found = self._trained(label, corpus, train_len)
+        found = [r for r in found if not r.diverged]
+        self.asked[place] = bool(found)
+        if not found: raise Missing(f"no finished run of {label} on {place[1]} with L_tr={place[2]} at scale {self.scale.name}")
+        return found
+
+    def diverged(self,
+                 label:str, # the paper's name for the model
+                 corpus:str="", # key of `CORPORA`; the scale's first if empty
+                 train_len:int=0, # L_tr in tokens; the scale's if 0
+                )->list[int]: # seeds
+        "The seeds of a model whose training diverged"
+        return sorted({r.spec.seed for r in self._trained(label, corpus, train_len)[1] if r.diverged})
+
+    def same_segments(self,
+                      labels:Iterable[str], # the paper's names
+                      corpus:str="", # key of `CORPORA`; the scale's first if empty
+                      train_len:int=0, # L_tr in tokens; the scale's if 0
+                     )->'Evidence': # with these models on equally many segments; unchanged where they share no number
+        "This evidence for a table or figure that sets the perplexities of several models side by side"
+        runs = [[r for r in self._trained(label, corpus, train_len)[1] if not r.diverged] for label in labels]
+        seeds = [Counter(r.spec.eval.n_segments for r in found) for found in runs if found]
+        shared = set.intersection(*map(set, seeds)) if seeds else ()
+        if not shared: return self
+        n = max(shared, key=lambda n: (sum(c[n] for c in seeds), n))
+        others = {id(r) for found in runs for r in found if r.spec.eval.n_segments!=n}
+        return replace(self, results=[r for r in self.results if id(r) not in others])
 
     def present(self,
                 labels:Iterable[str], # the paper's names
@@ -153,6 +189,18 @@ class Evidence:
         low, high = min(r.erf_interval[0] for r in runs), max(r.erf_interval[1] for r in runs)
         return tuple(float(x)/self.scale.train_len for x in (low, np.mean([r.erf for r in runs]), high))
 
+    def share(self,
+              label:str, # the paper's name
+              **which, # corpus, train_len
+             )->PairedDifference: # between 0 and 1
+        "Share of the gradient within the model's training length: over seeds, or over segments where there is one seed"
+        runs = self.runs(label, **which)
+        n = runs[0].spec.train_len
+        shares, spread = [r.share(n) for r in runs], runs[0].cumulative_spread
+        if len(runs)>1 or len(spread)<n or spread[n-1] is None: return paired_difference(shares, np.zeros(len(runs)))
+        half = 1.96*spread[n-1]
+        return PairedDifference(shares[0], spread[n-1], shares[0]-half, shares[0]+half, 1, 1)
+
     def cumulative(self,
                    label:str, # the paper's name
                    **which, # corpus, train_len
@@ -160,7 +208,7 @@ class Evidence:
         "Cumulative gradient, mean over seeds"
         return np.mean([r.cumulative for r in self.runs(label, **which)], axis=0)
 
-# %% ../nbs/16a_evidence.ipynb #8c1b5868
+# %% ../nbs/16a_evidence.ipynb #5d5d529c
 def level_everywhere(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
@@ -190,14 +238,46 @@ def erf_within(
 def plateau(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
-)->float: # multiple of L_tr; infinite if the loss still rises at the end
+)->tuple[float, float]: # multiples of L_tr: the first where it may be, the first where it surely is; infinite where there is none
     "The first length after which the loss is level"
     steps = [1., *evidence.multiples(label)]
-    for i, m in enumerate(steps[:-1]):
-        if all_of(is_level(evidence.rise(label, later, m)) for later in steps[i+1:]): return m
-    return float('inf')
+    level = {m: all_of(is_level(evidence.rise(label, later, m)) for later in steps[i+1:]) for i, m in enumerate(steps[:-1])}
+    return tuple(min((m for m, answer in level.items() if answer in wanted), default=math.inf) for wanted in ((True, None), (True,)))
 
-# %% ../nbs/16a_evidence.ipynb #8c0c8ed6
+def plateau_text(
+    found:tuple[float, float], # of `plateau`
+)->str: # e.g. "2"; "8?" where it may be there or later; "never"
+    "Where a plateau begins, in multiples of L_tr, with a question mark where the intervals leave it open"
+    possible, certain = found
+    return 'never' if math.isinf(possible) else f'{possible:g}'+'?'*(possible!=certain)
+
+def step_ratio(
+    evidence:Evidence, # results of a scale
+    label:str, # the paper's name
+    case:str="materialized", # or "auto", the engine the model picks by itself
+)->PairedDifference: # natural logarithm of the ratio; without bounds for a single run
+    "Time of a training step over that of Sandwich on plain attention, in the same process: over all runs at the training length, whatever seed and text"
+    own = [r for r in evidence.results if r.spec.scale==evidence.scale.name and r.spec.label==label and r.spec.train_len==evidence.scale.train_len]
+    cases = [r.training['step_cases'] for r in own if not r.diverged and 'step_cases' in r.training]
+    if not cases: raise Missing(f"no step time of {label} at scale {evidence.scale.name}")
+    return paired_difference(np.log([c[case]/c['sandwich'] for c in cases]), np.zeros(len(cases)))
+
+def ratio_text(
+    logarithm:PairedDifference, # of a ratio
+)->str: # e.g. "1.10× (1.04 to 1.17)"
+    "A ratio with its 95 % interval, where it has one"
+    low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
+    return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
+
+# %% ../nbs/16a_evidence.ipynb #62ed3149
+def mean_loss(
+    runs:Sequence[RunResult], # one model, one run per seed
+    length:int, # in tokens
+)->PairedDifference: # nats, with its 95 % interval
+    "Mean loss at one length: over seeds where there are several, else clustered by document"
+    if len(runs)>1: return paired_difference([r.losses(length).mean() for r in runs], np.zeros(len(runs)))
+    return paired_difference(runs[0].losses(length), np.zeros(len(runs[0].nll)), groups=runs[0].documents)
+
 def evidence_for(
     results:Sequence[RunResult], # of any scales and settings
     scale:str, # key of `SCALES`
@@ -216,8 +296,7 @@ def largest_rise(
     "The rise at the length where it is largest"
     return max(evidence.rises(label, **which).values(), key=lambda r: r.mean)
 
-# %% ../nbs/16a_evidence.ipynb #95d8ddc0
+# %% ../nbs/16a_evidence.ipynb #4263ce03
 _OUTCOMES = {True: 'held', False: 'not reproduced', None: 'inconclusive'}
 def _erf(e, label): return f'{e.erf(label)[1]:.2f}'
-def _of(found, asked): return '' if len(found)==len(asked) else f' ({len(found)} of {len(asked)} models)'
 def _short(label): return label.split(' ')[-1]

@@ -6,16 +6,17 @@
 __all__ = ['variant_styles', 'scale_panels', 'plot_fields', 'log_axis', 'plot_losses', 'plot_against_rise',
            'plot_field_against_rise']
 
-# %% ../nbs/17c_figures.ipynb #217c5d62
+# %% ../nbs/17c_figures.ipynb #2c7a0f32
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
-from .evidence import _LEVEL, Evidence, Missing, _short
+from .evidence import _LEVEL, Evidence, Missing, _short, mean_loss
+from .perplexity import _student_quantile
 from .plot import encoding_color, panels, plot_cumulative_gradient, plot_extrapolation
-from .tables import _seeds, mean_loss
+from .tables import _seeds
 
 # %% ../nbs/17c_figures.ipynb #e744bbc0
 def variant_styles(
@@ -71,7 +72,7 @@ def _legend_below(ax):
     entries = sorted(zip(*ax.get_legend_handles_labels()), key=lambda x: x[1].startswith('training length'))
     ax.legend(*zip(*entries), loc='upper center', bbox_to_anchor=(.5, -.28), ncols=2, fontsize=7.5, columnspacing=1.2)
 
-# %% ../nbs/17c_figures.ipynb #07c28003
+# %% ../nbs/17c_figures.ipynb #d61ac3c4
 def plot_fields(
     e:Evidence, # results of a scale
     labels:Sequence[str], # the paper's names; those without a run are left out
@@ -83,8 +84,8 @@ def plot_fields(
     runs, styles = _present(e, labels, corpus, train_len), variant_styles(labels)
     for label, found in runs.items():
         curves = np.array([r.cumulative for r in found])
-        plot_cumulative_gradient(curves.mean(0), ax, label, train_len=found[0].spec.train_len, **styles[label])
-        half = 1.96*(curves.std(0, ddof=1)/len(found)**.5 if len(found)>1 else np.asarray(found[0].cumulative_spread))
+        plot_cumulative_gradient(curves.mean(0), ax, label, train_len=found[0].spec.train_len, field=round(np.mean([r.erf for r in found])), **styles[label])
+        half = _student_quantile(len(found)-1)*curves.std(0, ddof=1)/len(found)**.5 if len(found)>1 else 1.96*np.asarray(found[0].cumulative_spread)
         ax.fill_between(np.arange(1, len(half)+1), curves.mean(0)-half, curves.mean(0)+half, color=styles[label]['color'], alpha=.2, linewidth=0)
     _titled(ax, e, corpus, runs)
     _legend_below(ax)
@@ -105,8 +106,8 @@ def plot_losses(
     corpus:str="", # key of `CORPORA`; the scale's first if empty
     train_len:int=0, # L_tr in tokens; the scale's if 0
 )->None:
-    "Last-token perplexity over length with 95 % bands, on logarithmic axes"
-    runs, styles = _present(e, labels, corpus, train_len), variant_styles(labels)
+    "Last-token perplexity over length with 95 % bands, on logarithmic axes; on the same segments where the models share some"
+    runs, styles = _present(e.same_segments(labels, corpus, train_len), labels, corpus, train_len), variant_styles(labels)
     lengths = next(iter(runs.values()))[0].spec.eval.lengths
     losses = {label: [mean_loss(found, n) for n in lengths] for label, found in runs.items()}
     plot_extrapolation(lengths, {k: [x.mean for x in v] for k, v in losses.items()}, next(iter(runs.values()))[0].spec.train_len, ax,

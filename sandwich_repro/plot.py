@@ -121,20 +121,21 @@ def plot_profile(
     if any(labels): ax.legend()
     return ax
 
-# %% ../nbs/01_plot.ipynb #9d461e51
+# %% ../nbs/01_plot.ipynb #77aab728
 def plot_cumulative_gradient(
     cumulative:Float[Tensor, " k"], # share of the k most recent tokens, k = 1, 2, …, between 0 and 1
     ax:Axes|None=None, # where to draw; None makes new axes
     label:str|None=None, # legend entry; its ERF is appended
     threshold:float=.99, # share that defines the receptive field
     train_len:int|None=None, # training length in tokens, drawn as a vertical line
+    field:int|None=None, # receptive field to mark, in tokens, e.g. a mean over seeds; where the curve passes the threshold by default
     **line, # handed to matplotlib's `plot`
 ) -> Axes: # the axes
     "Share of the gradient held by the k most recent tokens, with training length and receptive field marked"
     c = _array(cumulative)
     ax = plt.subplots()[1] if ax is None else ax
     reached = np.flatnonzero(c>threshold)
-    field = int(reached[0])+1 if reached.size else None
+    if field is None and reached.size: field = int(reached[0])+1
     name = f"{label or 'gradient'}: ERF {'not reached' if field is None else field}"
     curve, = ax.plot(np.arange(1, len(c)+1), c, label=name, **({"color": encoding_color(label or "")} | line))
     if field is not None: ax.plot(field, c[field-1], "o", color=curve.get_color(), markersize=5)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #cd4adcec
+# %% ../nbs/17a_report.ipynb #6b4a48f6
 import base64
 import io
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from matplotlib.figure import Figure
 from .claims import CLAIMS, Verdict, check_claims
 from .config import SCALES, run_key
 from .encodings import make_encoding
-from .evidence import evidence_for
+from .evidence import evidence_for, mean_loss
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
-# %% ../nbs/17a_report.ipynb #e5018d8b
+# %% ../nbs/17a_report.ipynb #a8cd7801
 def _row(e, label, corpus, train_len):
     "One line of the table: the seeds of a model together"
     runs = e.runs(label, corpus, train_len)
     which = dict(corpus=corpus, train_len=train_len)
     rises = {m: plus_minus(r) for m, r in e.rises(label, **which).items()}
-    return dict(model=label, corpus=corpus, L_tr=train_len, seeds=len(runs), perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
+    return dict(model=label, corpus=corpus, L_tr=train_len, **{'seeds × N': f'{len(runs)} × {len(runs[0].nll)}'}, perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
                 **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
                 share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
 
-# %% ../nbs/17a_report.ipynb #16b209f6
+# %% ../nbs/17a_report.ipynb #3e046d75
 def summary_rows(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -44,9 +44,9 @@ def summary_rows(
     ours = [r for r in results if r.spec.scale==scale]
     keys = dict.fromkeys((r.spec.label, r.spec.corpus, r.spec.train_len) for r in ours if not r.diverged)
     rows = [_row(e, *key) for key in keys]
-    return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, seeds=f'seed {r.spec.seed} {r.training["status"]}') for r in ours if r.diverged]
+    return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, **{'seeds × N': f'seed {r.spec.seed} {r.training["status"]}'}) for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #a45a0fd0
+# %% ../nbs/17a_report.ipynb #7ae36abf
 def _first(results, scale):
     "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
     finished = [r for r in results if r.spec.scale==scale and not r.diverged]
@@ -54,15 +54,13 @@ def _first(results, scale):
     places = [(r.spec.corpus, r.spec.train_len) for r in finished]
     place = own if own in places else places[0] if places else own
     labels = dict.fromkeys(r.spec.label for r, where in zip(finished, places) if where==place)
-    e = evidence_for(results, scale, own=False)
+    e = evidence_for(results, scale, own=False).same_segments(labels, *place)
     return {label: e.runs(label, *place) for label in labels}
 
-def _mean_losses(runs): return np.mean([np.mean(r.nll, axis=0) for r in runs], axis=0)
-
-def _half_width(runs):
-    "Half of the 95 % interval of the mean loss: over seeds, or over segments for one seed"
-    rows = np.asarray([np.mean(r.nll, axis=0) for r in runs] if len(runs)>1 else runs[0].nll)
-    return 1.96*rows.std(axis=0, ddof=1)/np.sqrt(len(rows))
+def _with_segments(runs):
+    "Labels that say on how many segments a model was measured, where not all were on as many"
+    counts = {label: len(seeds[0].nll) for label, seeds in runs.items()}
+    return {label: label if len(set(counts.values()))==1 else f'{label}, N={n}' for label, n in counts.items()}
 
 # %% ../nbs/17a_report.ipynb #a263f780
 def _tell_apart(ax):
@@ -77,7 +75,7 @@ def _tell_apart(ax):
     else: ax.text(.5, .5, 'none of these models has one', transform=ax.transAxes, ha='center')
     return ax.get_figure()
 
-# %% ../nbs/17a_report.ipynb #2ade04d6
+# %% ../nbs/17a_report.ipynb #927d7e77
 def extrapolation_figure(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -86,7 +84,8 @@ def extrapolation_figure(
     runs = _first(results, scale)
     spec = next(iter(runs.values()))[0].spec
     figure, ax = plt.subplots(figsize=(7, 4))
-    plot_extrapolation(spec.eval.lengths, {k: _mean_losses(v) for k, v in runs.items()}, spec.train_len, ax, {k: _half_width(v) for k, v in runs.items()})
+    losses = {name: [mean_loss(runs[label], n) for n in spec.eval.lengths] for label, name in _with_segments(runs).items()}
+    plot_extrapolation(spec.eval.lengths, {k: [x.mean for x in v] for k, v in losses.items()}, spec.train_len, ax, {k: np.array([x.high-x.mean for x in v]) for k, v in losses.items()})
     ax.set_yscale('log')
     return _tell_apart(ax)
 
@@ -98,7 +97,7 @@ def gradient_figure(
     runs = _first(results, scale)
     figure, ax = plt.subplots(figsize=(7, 4))
     for label, seeds in runs.items():
-        plot_cumulative_gradient(np.mean([r.cumulative for r in seeds], axis=0), ax, label, train_len=seeds[0].spec.train_len)
+        plot_cumulative_gradient(np.mean([r.cumulative for r in seeds], axis=0), ax, label, train_len=seeds[0].spec.train_len, field=round(np.mean([r.erf for r in seeds])))
     return _tell_apart(ax)
 
 def bias_figure(

@@ -60,7 +60,7 @@ def series(
     share, reason = _SERIES.get(spec.encoding, (None, 'not a bias of the paper'))
     return None if share is None else share*spec.n_heads, reason
 
-# %% ../nbs/17d_theory.ipynb #26cd21dc
+# %% ../nbs/17d_theory.ipynb #daf4ab33
 def _ranks(values):
     "Ranks from 1, equal values sharing their mean"
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
@@ -78,15 +78,12 @@ def rank_correlation(
 
 def rank_correlation_interval(
     x:Sequence[float], # one number per model
-    y:Sequence[float], # a measured one
-    error:Sequence[float], # standard error of each y
+    y:Sequence[float], # another; an error of its numbers pulls the correlation towards 0, and is not added once more
     draws:int=1000, # of the bootstrap
     seed:int=0, # of the draws
 )->tuple[float, float, float]: # correlation, and its 95 % interval
-    "Spearman's correlation with an interval over models and their errors"
-    x, y, error, rng = *(np.asarray(v, dtype=float) for v in (x, y, error)), np.random.default_rng(seed)
-    found = []
-    for _ in range(draws):
-        chosen = rng.integers(len(x), size=len(x))
-        found.append(rank_correlation(x[chosen], (y+error*rng.standard_normal(len(y)))[chosen]))
+    "Spearman's correlation with a bootstrap interval over models"
+    x, y = (np.asarray(v, dtype=float) for v in (x, y))
+    chosen = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
+    found = [rank_correlation(x[rows], y[rows]) for rows in chosen]
     return rank_correlation(x, y), *(float(q) for q in np.nanquantile(found, (.025, .975)))

@@ -134,7 +134,7 @@ def test_divergence_is_recorded_and_reported(tmp_path):
     wild = replace(spec, train=replace(spec.train, lr=1e30, clip=1e30))
     result = experiments.run(wild, tmp_path, progress=False)
     assert result.diverged and result.training['status'].startswith('diverged at step')
-    assert 'diverged at step' in summary_rows([result], 'smoke')[0]['seeds']
+    assert 'diverged at step' in summary_rows([result], 'smoke')[0]['seeds × N']
 
 
 def my_encoding(n_heads, d_model, strength=1.0):
