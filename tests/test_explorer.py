@@ -396,7 +396,7 @@ def test_other_scales_and_diverged_runs(look, results):
     assert not look.tab.locator('.ex-side').first.locator('figure').first.is_visible()
     look.control('runs.scale').select_option('smoke')
     look.settle()
-    assert 'alibi Δ=6 (code, scale smoke, seed 0)' in look.tab.locator('.ex-side .ex-said').first.inner_text()
+    assert 'alibi Δ=6 (code, scale smoke, seed 0, 30 segments)' in look.tab.locator('.ex-side .ex-said').first.inner_text()
     look.tab.evaluate('Explorer.store.reset("runs.")')
 
 

@@ -10,6 +10,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path: sys.path.insert(0, str(ROOT))
 from sandwich_repro.config import run_key  # noqa: E402
+from sandwich_repro.encodings import ENCODINGS  # noqa: E402
 from sandwich_repro.perplexity import paired_difference  # noqa: E402
 from sandwich_repro.plot import ENCODING_COLORS  # noqa: E402
 from sandwich_repro.results import load_results, write_atomically  # noqa: E402
@@ -36,7 +37,7 @@ def thinned(cumulative, *keep):
 def run_summary(result):
     "What the explorer shows of one run."
     spec = result.spec
-    summary = dict(key=run_key(spec), label=spec.label, encoding=spec.encoding, corpus=spec.corpus, scale=spec.scale, seed=spec.seed, trainLen=spec.train_len,
+    summary = dict(key=run_key(spec), label=spec.label, encoding=spec.encoding, corpus=spec.corpus, scale=spec.scale, seed=spec.seed, trainLen=spec.train_len, segments=len(result.nll),
                    status=result.training['status'], lengths=list(spec.eval.lengths), nll=[], half=[], rise=[], blocks={}, cumulative=thinned(()), erf=None, erfInterval=[],
                    erfLen=spec.eval.erf_len)
     if result.diverged: return summary
@@ -50,6 +51,12 @@ def run_summary(result):
     return summary
 
 
+def place(result):
+    "Where a run stands in the lists: by text, encoding, name, training length, segments and seed."
+    spec = result.spec
+    return spec.corpus, [*ENCODINGS, spec.encoding].index(spec.encoding), spec.label, spec.train_len, spec.eval.n_segments, spec.seed
+
+
 def paper_log_curve(table):
     "Slope and intercept that the paper prints for h = 8, from the table of its facts."
     if not table.exists(): return []
@@ -60,7 +67,7 @@ def paper_log_curve(table):
 def explorer_data(results):
     "All of it, as JSON can hold it: `results` is an output folder, which may be empty or missing."
     scales = {}
-    for result in load_results(results): scales.setdefault(result.spec.scale, []).append(run_summary(result))
+    for result in sorted(load_results(results), key=place): scales.setdefault(result.spec.scale, []).append(run_summary(result))
     return dict(colors=ENCODING_COLORS, paper=paper_log_curve(ROOT/'results'/'paper.csv'), scales=scales)
 
 

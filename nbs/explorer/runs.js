@@ -6,8 +6,8 @@ window.Explorer ??= {};
   const at = "runs", data = () => Explorer.data?.scales ?? {};
   const get = name => store.values[`${at}.${name}`];
   const known = () => data()[get("scale")] ?? [];
-  const named = run => `${run.label}, seed ${run.seed}, L_tr ${run.trainLen}`;
-  const find = side => known().find(run => run.key === get(side)) ?? known().find(run => run.encoding === {a: "alibi", b: "sandwich"}[side]) ?? known()[0];
+  const named = run => `${run.label}, seed ${run.seed}, L_tr ${run.trainLen}, N ${run.segments}`;
+  const find = side => known().find(run => run.key === get(side)) ?? known().find(run => run.label === {a: "alibi Δ=0", b: "sandwich"}[side]) ?? known()[0];
 
   function table(run) {
     const other = run.blocks ? run.lengths.filter(n => run.blocks[n] !== undefined).length > 0 : false;
@@ -23,7 +23,7 @@ window.Explorer ??= {};
     const node = el("div", {class: "ex-side"}, facts, curve.node, gradient.node, numbers);
     function draw(run, ranges) {
       const measured = run.nll.length > 0;
-      const where = `${run.label} (${run.corpus}, scale ${run.scale}, seed ${run.seed})`;
+      const where = `${run.label} (${run.corpus}, scale ${run.scale}, seed ${run.seed}${measured ? `, ${run.segments} segments` : ""})`;
       facts.textContent = !measured ? `${where}: ${run.status}, no losses.`
         : `${where}: ${run.erf === null ? "ERF not reached" : `ERF ${run.erf} tokens at L_ex = ${run.erfLen}`}${run.erfInterval.length ? ` (95 % interval ${run.erfInterval.join("–")})` : ""}; ${run.erf === null ? "" : run.erf <= run.trainLen ? "within" : "beyond"}${run.erf === null ? "" : ` L_tr = ${run.trainLen}.`}`;
       for (const part of [curve.node, gradient.node, numbers]) part.hidden = !measured;
