@@ -121,7 +121,7 @@ def measure(
     return dict(nll=nll, documents=documents, non_overlapping=blocks, sliding=sliding, cumulative=cumulative_gradient(shares),
                 erf=spread.erf, cumulative_spread=spread.standard_error, erf_interval=(spread.low, spread.high))
 
-# %% ../nbs/16_experiments.ipynb #2d7aab86
+# %% ../nbs/16_experiments.ipynb #140bcbaa
 def _step_cases(spec):
     "A run's model on the automatic engine and on plain attention, Sandwich on plain attention, and a batch"
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -132,7 +132,7 @@ def _step_cases(spec):
 
 def step_seconds(
     spec:RunSpec, # a run
-    repeats:int=10, # steps timed per case, in turns; the fastest counts
+    repeats:int=30, # steps timed per case, in turns; the fastest counts
 )->dict: # seconds of a training step: automatic engine, materialised bias, and Sandwich with a materialised bias
     "Time of one training step on the automatic engine, on plain attention, and of Sandwich on plain attention (paper, section 6)"
     models, tokens = _step_cases(spec)
