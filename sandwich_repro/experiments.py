@@ -26,15 +26,15 @@ from .pool import side_by_side
 from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
 from .train import fit, read_fit
 
-# %% ../nbs/16_experiments.ipynb #e1e9d062
+# %% ../nbs/16_experiments.ipynb #1abd2169
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
 
 def _gain(s):
-    "Sandwich, and ALiBi beside it, with more of one thing at a time: steps, depth, heads, width, length, other tokens, other text"
+    "Sandwich, and ALiBi beside it, with more of one thing at a time: steps, depth, heads, width, length, other tokens, other text; and Sandwich with other frequencies"
     longer = dict(train=dict(steps=4*s.train.steps))
     more = [longer, dict(train=dict(steps=16*s.train.steps)), dict(n_layers=2*s.n_layers), dict(n_heads=2*s.n_heads), dict(d_model=2*s.d_model),
             dict(train_len=4*s.train_len, train=dict(batch_size=max(s.train.batch_size//4, 1))), dict(tokenizer='bpe', vocab_size=1024)]
-    rows = []
+    rows = [dict(encoding='sandwich', base=b, n_segments=s.many_segments) for b in (100., 1e6)]
     for corpus, changes in [(s.corpora[0], m) for m in more]+[(c, longer) for c in s.corpora[1:]]:
         n = changes.get('train_len', s.train_len)
         read = dict(lengths=(n//2, n, 2*n, 4*n), n_segments=s.many_segments, erf_len=4*n)
