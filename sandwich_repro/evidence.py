@@ -67,9 +67,14 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #d1493c6b
+# %% ../nbs/16a_evidence.ipynb #41156fa6
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
+
+def _most(numbers):
+    "The number that comes most often; the largest of several"
+    counts = Counter(numbers)
+    return max(counts, key=lambda n: (counts[n], n))
 
 @dataclass(frozen=True)
 class Evidence:
@@ -85,9 +90,8 @@ class Evidence:
             )->list[RunResult]: # one per seed, in the order of the seeds
         "The finished run of every seed of a model, on the number of segments that most seeds have; `Missing` if there is none"
         found = self._finished(label, corpus, train_len)
-        seeds = Counter(r.spec.eval.n_segments for r in found)
-        n = max(seeds, key=lambda n: (seeds[n], n))
-        return [r for r in found if r.spec.eval.n_segments==n]
+        most = _most(r.spec.eval.n_segments for r in found)
+        return [r for r in found if r.spec.eval.n_segments==most]
 
     def _trained(self, label, corpus="", train_len=0):
         "What was asked for, and all its runs, by seed and rising number of segments"
@@ -118,11 +122,11 @@ class Evidence:
                      )->'Evidence': # with these models on equally many segments; unchanged where they share no number
         "This evidence for a table or figure that sets the perplexities of several models side by side"
         runs = [[r for r in self._trained(label, corpus, train_len)[1] if not r.diverged] for label in labels]
-        seeds = [Counter(r.spec.eval.n_segments for r in found) for found in runs if found]
-        shared = set.intersection(*map(set, seeds)) if seeds else ()
+        numbers = [[r.spec.eval.n_segments for r in found] for found in runs if found]
+        shared = set.intersection(*map(set, numbers)) if numbers else ()
         if not shared: return self
-        n = max(shared, key=lambda n: (sum(c[n] for c in seeds), n))
-        others = {id(r) for found in runs for r in found if r.spec.eval.n_segments!=n}
+        most = _most(n for found in numbers for n in found if n in shared)
+        others = {id(r) for found in runs for r in found if r.spec.eval.n_segments!=most}
         return replace(self, results=[r for r in self.results if id(r) not in others])
 
     def present(self,
@@ -156,13 +160,15 @@ class Evidence:
             multiple:float=1, # length over the scale's L_tr
             corpus:str="", # key of `CORPORA`
            )->PairedDifference: # nats, the one minus the other
-        "Mean paired difference of the loss between two models on the same segments"
+        "Mean paired difference of the loss between two models on the same segments: those that both have for most seeds"
         n = int(multiple*self.scale.train_len)
-        ours, theirs = ({(r.spec.seed, r.spec.eval.n_segments): r for r in self._finished(name, corpus)} for name in (label, other))
-        pairs = {seed: (ours[seed, n], theirs[seed, n]) for seed, n in sorted(ours.keys() & theirs.keys())}  # the largest N of both
-        if not pairs: raise Missing(f"no seed has both {label} and {other} on the same segments")
-        if len(pairs)>1: return paired_difference(*([run.losses(n).mean() for run in side] for side in zip(*pairs.values())))
-        a, b = next(iter(pairs.values()))
+        ours, theirs = ({(r.spec.eval.n_segments, r.spec.seed): r for r in self._finished(name, corpus)} for name in (label, other))
+        both = sorted(ours.keys() & theirs.keys())
+        if not both: raise Missing(f"no seed has both {label} and {other} on the same segments")
+        most = _most(segments for segments, _ in both)
+        pairs = [(ours[key], theirs[key]) for key in both if key[0]==most]
+        if len(pairs)>1: return paired_difference(*([run.losses(n).mean() for run in side] for side in zip(*pairs)))
+        a, b = pairs[0]
         return paired_difference(a.losses(n), b.losses(n), groups=a.documents)
 
     def multiples(self,
