@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['main']
 
-# %% ../nbs/19_cli.ipynb #6b05d97b
+# %% ../nbs/19_cli.ipynb #b5489592
 import inspect
 import re
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +22,7 @@ from .config import SCALES, EvalConfig, RunSpec, Scale, TrainConfig, unknown_nam
 from .corpus import list_corpora
 from .results import RunResult, load_results, result_path
 
-# %% ../nbs/19_cli.ipynb #a966ead5
+# %% ../nbs/19_cli.ipynb #b9cc6b28
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=
     "Rerun, check and use the paper “Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis” (ACL 2023).")
 
@@ -46,9 +47,14 @@ def _value(text):
 
 def _options(pairs)->dict:
     "name=value pairs as keyword arguments"
+    found = {}
     for pair in pairs:
-        if '=' not in pair: raise ValueError(f"option {pair!r} must have the form name=value, e.g. shift=6")
-    return {k: _value(v) for k, v in (pair.split('=', 1) for pair in pairs)}
+        name, equals, value = pair.partition('=')
+        if not equals: raise ValueError(f"option {pair!r} must have the form name=value, e.g. shift=6")
+        if name in found: raise ValueError(f"option {name} is given twice: {found[name]} and {value}")
+        if name in inspect.signature(Scale.spec).parameters.keys()-{'options'}: raise ValueError(f"{name} is not an option of an encoding: give --{name.replace('_', '-')} instead of --option {pair}")
+        found[name] = _value(value)
+    return found
 
 def _whole_numbers(name, text)->tuple[int, ...]:
     "Comma-separated whole numbers"
@@ -111,7 +117,7 @@ def _results(scale, out)->list[RunResult]:
     if not found: raise ValueError(f"no results in {Path(out)/scale}: make them with: sandwich-repro reproduce --scale {scale} --out {out}")
     return found
 
-# %% ../nbs/19_cli.ipynb #6344b85a
+# %% ../nbs/19_cli.ipynb #3551a16f
 def _plan(specs, todo, processes):
     "Print the runs and how long they would take"
     from sandwich_repro.experiments import estimate_seconds
@@ -138,8 +144,8 @@ def reproduce(
     if dry_run: return _plan(specs, todo, processes or chosen.processes)
     try: results, failed = experiments.reproduce(specs, out, processes or chosen.processes)
     except KeyboardInterrupt:
-        print(f'stopped: {len(specs)-len(experiments.missing(specs, out))} of {len(specs)} runs are finished; the same command goes on from here')
-        raise typer.Exit(130) from None
+        print(f'{len(specs)-len(experiments.missing(specs, out))} of {len(specs)} runs are finished', file=sys.stderr)
+        raise
     if results: _show(results, scale, out)
     for key, message in failed.items(): print(f'failed: {key}: {message}', file=sys.stderr)
     if failed: raise typer.Exit(1)
@@ -161,7 +167,7 @@ def _show(results, scale, out):
     _print_table([dict(claim=v.claim, verdict=v.outcome, evidence=v.evidence) for v in verdicts if v.outcome!='not tested at this scale'], 'claims')
     print(f'{count_outcomes(verdicts)}\nreport: {write_report(every, scale, out)}')
 
-# %% ../nbs/19_cli.ipynb #f2484c9a
+# %% ../nbs/19_cli.ipynb #1ba1bdb4
 @app.command()
 @_with_fields
 def train(encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', seed:_Seed=0, scale:_ScaleName='quick', out:_Out=Path('results'), changes=None):
@@ -169,9 +175,11 @@ def train(encoding:_Encoding='sandwich', option:_Options=(), corpus:_Corpus='', 
     from sandwich_repro.experiments import run
     from sandwich_repro.report import summary_rows
     spec = _spec(scale, encoding, option, corpus, seed, changes)
-    result = run(spec, out)
+    known = result_path(spec, out).exists()
+    if known: print(f'{result_path(spec, out)} is there and is read; only weights that are missing are trained again')
+    result = run(spec, out, weights=True)
     _print_table(summary_rows([result], scale))
-    print(result_path(spec, out))
+    if not known: print(result_path(spec, out))
 
 @app.command()
 @_with_fields
@@ -213,12 +221,15 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #c979c263
+# %% ../nbs/19_cli.ipynb #e103cf18
 _USAGE = next(c for c in typer.BadParameter.__mro__ if c.__name__=='ClickException')  # Click's or Typer's own, by version
+
+_STOPPED = 130  # the shell's status of a command that was interrupted
 
 def main()->None:
     "The entry point of `sandwich-repro`: usage errors and `ValueError` end with status 2 and one line"
-    try: sys.exit(app(prog_name='sandwich-repro', standalone_mode=False) or 0)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops workers and saves checkpoints as Ctrl-C does
+    try: status = app(prog_name='sandwich-repro', standalone_mode=False) or 0
     except _USAGE as error:
         if type(error).__name__!='NoArgsIsHelpError': print(f"sandwich-repro: {' '.join(error.format_message().split())} (in: {' '.join(sys.argv[1:])})", file=sys.stderr)
         sys.exit(2)
@@ -228,6 +239,6 @@ def main()->None:
     except OSError as error:
         print(f"sandwich-repro: {error.filename or ''}: {error.strerror or error}: name another file or folder", file=sys.stderr)
         sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, typer.Abort): status = _STOPPED
+    if status==_STOPPED: print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)
+    sys.exit(status)

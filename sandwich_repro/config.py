@@ -53,12 +53,13 @@ def require_fields(
     for name in given:
         if name not in known: raise unknown_name(f"option of {kind}", name, known)
 
-# %% ../nbs/00_config.ipynb #2c0f983e
+# %% ../nbs/00_config.ipynb #c4fc8a80
 def _is_number(value, kind=Real): return isinstance(value, kind) and not isinstance(value, bool)  # NumPy's are of these kinds too
 
 def _whole(name, value, least=1)->int:
     "The value as an integer, if it is a whole number of at least `least`"
     require(_is_number(value, Integral) and value>=least, f"{name}={value!r} must be a whole number of at least {least}")
+    require(value<2**31, f"{name}={value} is more than any machine holds: give a number below 2³¹")
     return int(value)
 
 def _truth(name, value)->bool:
@@ -277,7 +278,7 @@ def train_key(
     "The name of a run's checkpoint folder: like `run_key`, whatever is measured afterwards"
     return run_key(spec).rsplit('-', 1)[0]+'-'+_digest(train_values(spec))
 
-# %% ../nbs/00_config.ipynb #92aeece3
+# %% ../nbs/00_config.ipynb #0995f8ec
 def vary(
     spec:RunSpec, # a run of a scale
     train:dict|None=None, # other values of its `TrainConfig`
@@ -287,6 +288,7 @@ def vary(
     "A run with other settings, which its label names"
     train, eval = train or {}, eval or {}
     for kind, values in ((TrainConfig, train), (EvalConfig, eval), (RunSpec, changes)): require_fields(kind.__name__, values, [f.name for f in fields(kind)])
+    if 'lengths' not in eval: eval = {**eval, 'lengths': tuple(sorted({*spec.eval.lengths, changes.get('train_len', spec.train_len)}))}
     new = replace(spec, train=replace(spec.train, **train), eval=replace(spec.eval, **eval), **changes)
     differs = {k: v for k, v in {**changes, **train}.items() if k!='train_len' and v!=getattr(spec.train if k in train else spec, k)}
     return replace(new, label=spec.label+(f" ({', '.join(f'{k}={v}' for k, v in differs.items())})" if differs else ''))

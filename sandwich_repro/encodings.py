@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['ENCODINGS', 'make_encoding']
 
-# %% ../nbs/09_encodings.ipynb #6567d8b2
+# %% ../nbs/09_encodings.ipynb #4753d019
+import hashlib
 import importlib
 import inspect
 import math
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -92,10 +94,13 @@ def make_encoding(
             + ("" if good else f", not {bias.dtype} of shape {tuple(bias.shape)}"))
     return encoding
 
-# %% ../nbs/09_encodings.ipynb #af2e7114
+# %% ../nbs/09_encodings.ipynb #4d9ef546
 def _encoding_of(spec:RunSpec) -> PositionalEncoding:
     "The encoding of a run; what is wrong with it is told under the paper's name, because the scale map has moved the user's value"
-    try: return make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
+    try:
+        taken = spec.encoding_options.keys() & {"name", "n_heads", "d_model"}
+        require(not taken, f"{', '.join(sorted(taken))} cannot be an option of an encoding: it is given by the model")
+        return make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
     except ValueError as error: raise ValueError(f"{spec.label}: {error}") from None
 
 def _check_options(name:str, factory:Callable, options:dict) -> None:
@@ -122,3 +127,8 @@ def _own_function(path:str) -> Callable:
     if not callable(getattr(module, function, None)):
         raise unknown_name(f"function of module {module_name!r}", function, [n for n, x in vars(module).items() if callable(x)])
     return getattr(module, function)
+
+def _module_sha256(path:str) -> str|None:
+    "Fingerprint of the file that `package.module:function` stands in; None where it stands in none"
+    source = getattr(sys.modules[_own_function(path).__module__], "__file__", None)
+    return source and hashlib.sha256(Path(source).read_bytes()).hexdigest()

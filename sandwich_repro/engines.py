@@ -118,7 +118,7 @@ class _Short(torch.autograd.Function):
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #97225f3e
+# %% ../nbs/09d_engines.ipynb #5798dba8
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -160,7 +160,7 @@ def _heard(table, q, k, plan):
     nearest, farthest = _reach(table, plan.k_len)
     return table, replace(plan, nearest=nearest, farthest=farthest)
 
-_ZEROS_PAY = range(257, 1537) # lengths at which blocks over a table of zeros beat PyTorch's causal kernel on a CPU
+_ZEROS_PAY = 257, 1537 # between these lengths blocks over a table of zeros beat PyTorch's causal kernel on a CPU
 
 def sdpa_attention(
     q:Float[Tensor, "batch heads q d_head"], # queries
@@ -171,7 +171,7 @@ def sdpa_attention(
     "PyTorch's attention over a strided view of the table, in blocks of queries"
     if plan.mask is not None: return materialized_attention(q, k, v, plan)
     plain = plan.table is None and plan.real is None and (plan.q_len in (1, plan.k_len) or not plan.causal)
-    if plain and not (q.device.type=="cpu" and plan.causal and plan.q_len in _ZEROS_PAY):
+    if plain and not (q.device.type=="cpu" and plan.causal and _ZEROS_PAY[0] <= plan.q_len < _ZEROS_PAY[1]):
         return F.scaled_dot_product_attention(q, k, v, is_causal=plan.causal and plan.q_len > 1)
     table = _table(plan, q)
     learned = table.requires_grad and torch.is_grad_enabled()

@@ -67,7 +67,7 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #41156fa6
+# %% ../nbs/16a_evidence.ipynb #a05c6119
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
 
@@ -75,6 +75,14 @@ def _most(numbers):
     "The number that comes most often; the largest of several"
     counts = Counter(numbers)
     return max(counts, key=lambda n: (counts[n], n))
+
+def _measured_alike(runs, scale):
+    "Those of some runs that were measured at the same lengths: at the scale's own, or else at those of most"
+    lengths = [(r.spec.eval.lengths, r.spec.eval.erf_len) for r in runs]
+    if len(set(lengths))<2: return runs
+    own = scale.spec('none').eval
+    wanted = (own.lengths, own.erf_len) if (own.lengths, own.erf_len) in lengths else _most(lengths)
+    return [r for r, found in zip(runs, lengths) if found==wanted]
 
 @dataclass(frozen=True)
 class Evidence:
@@ -97,7 +105,7 @@ class Evidence:
         "What was asked for, and all its runs, by seed and rising number of segments"
         place = label, corpus or self.scale.corpora[0], train_len or self.scale.train_len
         found = [r for r in self.results if r.spec.scale==self.scale.name and (r.spec.label, r.spec.corpus, r.spec.train_len)==place]
-        return place, sorted(found, key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
+        return place, sorted(_measured_alike(found, self.scale), key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
 
     def _finished(self, label, corpus="", train_len=0):
         "All finished runs of a model"
@@ -275,7 +283,7 @@ def ratio_text(
     low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
     return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
 
-# %% ../nbs/16a_evidence.ipynb #62ed3149
+# %% ../nbs/16a_evidence.ipynb #ce374201
 def mean_loss(
     runs:Sequence[RunResult], # one model, one run per seed
     length:int, # in tokens
@@ -291,7 +299,8 @@ def evidence_for(
 )->Evidence: # of that scale
     "The evidence of one scale, by name"
     if scale not in SCALES: raise unknown_name("scale", scale, SCALES)
-    return Evidence([r for r in results if not own or SCALES[scale].owns(r.spec)], SCALES[scale])
+    comparable = [r for r in results if r.spec.train_len in r.spec.eval.lengths]  # without its loss at L_tr a run can be set beside nothing
+    return Evidence([r for r in comparable if not own or SCALES[scale].owns(r.spec)], SCALES[scale])
 
 # %% ../nbs/16a_evidence.ipynb #293b8917
 def largest_rise(

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #0d5e5151
+# %% ../nbs/16_experiments.ipynb #31830927
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,17 @@ from tqdm.auto import tqdm
 
 from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
-from .encodings import _encoding_of
+from .encodings import _encoding_of, _module_sha256
 from .erf import cumulative_gradient, erf_spread, normalized_gradient
 from .model import TransformerLM
 from .perplexity import (
     last_token_nll, last_token_perplexity, non_overlapping_perplexity, paired_difference, sliding_window_perplexity)
 from .pool import side_by_side
 from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
+from .tokens import TOKENIZERS
 from .train import fit, read_fit
 
-# %% ../nbs/16_experiments.ipynb #1abd2169
+# %% ../nbs/16_experiments.ipynb #5eed77e1
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
 
 def _gain(s):
@@ -60,7 +61,7 @@ def grid_specs(
 )->list[RunSpec]: # each run once, seed by seed
     "The runs of some grids"
     names = list(names)
-    if names==['all']: names = _PAPER
+    names = [n for name in names for n in (_PAPER if name=='all' else [name])]
     for name in names:
         if name not in GRIDS: raise unknown_name("grid", name, [*GRIDS, "all"])
     specs = [vary(scale.spec(**{k: v for k, v in row.items() if k!='vary'}, seed=seed), **row.get('vary', {})) for seed in seeds for name in names for row in GRIDS[name](scale)]
@@ -164,12 +165,19 @@ def step_bytes(
     models, tokens = _step_cases(spec)
     return {name: _kept_bytes(model, tokens) for name, model in models.items()}
 
-# %% ../nbs/16_experiments.ipynb #eb493449
+# %% ../nbs/16_experiments.ipynb #dc07c82b
 def _checkpoints(spec, out): return Path(out)/spec.scale/'checkpoints'/train_key(spec)
+
+def _has_weights(spec, out): return any((_checkpoints(spec, out)/name).exists() for name in ('last.ckpt', 'diverged.ckpt'))
+
+def _own_files(spec, data):
+    "Fingerprints of what a user may change under the same name: an encoding's module, a tokenizer's file"
+    found = {'encoding_sha256': _module_sha256(spec.encoding)} if ':' in spec.encoding else {}
+    return found if spec.tokenizer in TOKENIZERS else found|{'tokenizer_sha256': data.facts['tokenizer_sha256']}
 
 def _remembered(spec, data):
     "What the checkpoints of a run say of it"
-    return train_values(spec)|{'sha256': data.arrays.facts['sha256']}
+    return train_values(spec)|{'sha256': data.arrays.facts['sha256']}|_own_files(spec, data.arrays)
 
 def _trained(spec, out, data, report, progress, compile=False):
     "Train, or read the finished checkpoint"
@@ -181,37 +189,45 @@ def _training_facts(fitted, spec):
     return dict(status='finished' if fitted.diverged_at is None else f'diverged at step {fitted.diverged_at}', parameters=sum(p.numel() for p in fitted.model.parameters()),
                 loss=fitted.loss, seconds=fitted.seconds, tokens_per_second=fitted.tokens_per_second, step_seconds=fitted.step_seconds, peak_memory=fitted.peak_memory, step_cases=step_seconds(spec), step_bytes=step_bytes(spec))
 
-# %% ../nbs/16_experiments.ipynb #9e387a74
+# %% ../nbs/16_experiments.ipynb #b27291c8
 def _checked(result, spec, path):
-    "A result that was read, unless it is of another run, or of a text of the user's own that has changed since"
+    "A result that was read, unless it is of another run, or of a text, tokenizer or encoding of the user's own that has changed since"
     require(replace(result.spec, label=spec.label)==spec, f"{path} holds another run: move it elsewhere")
-    if spec.corpus not in CORPORA:
-        now = spec_tokens(spec).facts['sha256']
-        require(now==result.corpus['sha256'], f"corpus {spec.corpus} has changed since {path} was made: move that file, or choose another output folder")
+    if spec.corpus in CORPORA and spec.tokenizer in TOKENIZERS and ':' not in spec.encoding: return result
+    tokens, then = spec_tokens(spec), {**result.corpus, **result.training}
+    for name, now in {'sha256': tokens.facts['sha256'], **_own_files(spec, tokens)}.items():
+        what = {'sha256': f'corpus {spec.corpus}', 'encoding_sha256': f'the module of encoding {spec.encoding}', 'tokenizer_sha256': f'tokenizer {spec.tokenizer}'}[name]
+        require(now==then.get(name, now), f"{what} has changed since {path} was made: move that file, or choose another output folder")
     return result
 
-# %% ../nbs/16_experiments.ipynb #ac79ac4e
+# %% ../nbs/16_experiments.ipynb #69c7bea6
 def run(
     spec:RunSpec, # what to run
     out:Path='results', # output folder; the result stands in out/scale
     report:Callable=lambda share: None, # hears the share done, 0 to 1
     progress:bool=True, # show the training's own progress bar
     compile:bool=False, # compile the training step; pays on a GPU
+    weights:bool=False, # train again where the result is there without its weights
 )->RunResult: # read if it was there, made and saved otherwise
     "Train and measure one specification, once"
     path = result_path(spec, out)
-    if path.exists(): return _checked(load_result(path), spec, path)
+    lengths = spec.eval.lengths
+    require(spec.train_len in lengths, f"lengths={lengths} must hold L_tr={spec.train_len}: the loss there is what those at other lengths are compared with")
+    if path.exists():
+        result = _checked(load_result(path), spec, path)
+        if weights and not _has_weights(spec, out): _trained(spec, out, LMDataModule.from_spec(spec), report, progress, compile)
+        return result
     _encoding_of(spec)
     require_writable(path.parent)
     data = LMDataModule.from_spec(spec)
     text = held_out(spec, data)
     fitted = _trained(spec, out, data, report, progress, compile)
     numbers = {} if fitted.diverged_at is not None else measure(fitted.model, spec, text, lambda x: report(_TRAINING_SHARE+(1-_TRAINING_SHARE)*x))
-    result = RunResult(spec, corpus=corpus_facts(data.arrays, max(spec.eval.lengths)), training=_training_facts(fitted, spec), **numbers)
+    result = RunResult(spec, corpus=corpus_facts(data.arrays, max(spec.eval.lengths)), training=_training_facts(fitted, spec)|_own_files(spec, data.arrays), **numbers)
     save_result(result, out)
     return load_result(path)
 
-# %% ../nbs/16_experiments.ipynb #61b97768
+# %% ../nbs/16_experiments.ipynb #e4385ce7
 def _work(item, report):
     "One run in a process of its own"
     spec, out = item
@@ -229,7 +245,8 @@ class _Bar:
             self.working.pop(index, None)
             self.finished, value = self.finished+1, 1.
         new = max(round(1000*(value or 0)), self.shares[index])
-        self.bar.set_description_str(f"{self.finished} of {len(self.specs)} runs finished, now {' and '.join(self.working.values())}", refresh=False)
+        now = f", now {' and '.join(self.working.values())}" if self.working else ''
+        self.bar.set_description_str(f"{self.finished} of {len(self.specs)} runs finished{now}", refresh=False)
         self.bar.update(new-self.shares[index])
         self.shares[index] = new
 
@@ -271,23 +288,21 @@ def estimate_seconds(
             total += step*(s.train.steps+read/(3*batch*length))
     return total/min(processes, max(len(specs), 1))
 
-# %% ../nbs/16_experiments.ipynb #785b1542
+# %% ../nbs/16_experiments.ipynb #ec6d0ffd
 def _require_finished(spec, out, fitted):
     "Raise unless a training came to its end"
     named, advice = f"{spec.label} on {spec.corpus}, seed {spec.seed},", "with `sandwich-repro train` and the same options"
-    options = ''.join(f' --option {k}={v}' for k, v in spec.encoding_options.items())
-    require(fitted is not None, f"{named} is not trained in {out} ({train_key(spec)}, trained with {options or 'no options'}): train it first, {advice}")
+    require(fitted is not None, f"the weights of {named} are not in {out} ({train_key(spec)}): train it first, {advice}")
     require(fitted.diverged_at is None, f"{named} diverged at step {fitted.diverged_at} of its training in {out}: there is no model to measure; train another, with a lower lr")
     require(fitted.steps==spec.train.steps, f"{named} is trained up to step {fitted.steps} of {spec.train.steps} in {out}: finish it first, {advice}")
 
-# %% ../nbs/16_experiments.ipynb #40e69490
+# %% ../nbs/16_experiments.ipynb #55f6a4df
 def load_model(
     spec:RunSpec, # a run that was trained
     out:Path='results', # its output folder
 )->tuple[TransformerLM, LMDataModule]: # in evaluation mode, and its text
     "The trained model of a run; an error that says how to train it where there is none"
-    folder = _checkpoints(spec, out)
-    there = any((folder/name).exists() for name in ('last.ckpt', 'diverged.ckpt'))
+    folder, there = _checkpoints(spec, out), _has_weights(spec, out)
     data = LMDataModule.from_spec(spec) if there else None
     fitted = read_fit(spec.model_config, spec.train, seed=spec.seed, folder=folder, spec=_remembered(spec, data)) if there else None
     _require_finished(spec, out, fitted)

@@ -176,14 +176,23 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #a1bf32e7
-def _check_plan(q_len, k_len, window, key_padding_mask):
+# %% ../nbs/09a_masks.ipynb #cf56c939
+def _real_tokens(name, mask):
+    "A mask as booleans, True at real tokens; one that would be added to logits says the opposite and is refused"
+    require(isinstance(mask, Tensor), f"{name} is a {type(mask).__name__}: need a tensor, True or 1 at real tokens")
+    if mask.is_floating_point() and mask.device.type=="cpu" and not torch.compiler.is_compiling():
+        ones = mask==1
+        require(bool(((mask==0) | ones).all() and ones.any()), f"{name} of {mask.dtype} must be 1 at real tokens and 0 at padding: "
+                "one of 0 and −∞, which is added to logits, means the opposite, make it with mask > −1")
+    return mask.bool()
+
+def _check_plan(q_len, k_len, window, real):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
             "the queries are the last of the keys")
     if window is not None: _whole("window", window)
-    if key_padding_mask is None: return
-    shape = tuple(key_padding_mask.shape)
+    if real is None: return
+    shape = tuple(real.shape)
     require(len(shape)==2 and shape[1]==k_len, f"the padding mask has shape {shape}: need (batch, {k_len}), True at real tokens")
 
 def _written_out(plan, encoding, counted, window):
@@ -199,7 +208,7 @@ def _tabled(plan, encoding, window, device):
     nearest, farthest = _reach(table, plan.k_len)
     return replace(plan, table=table, nearest=nearest, farthest=farthest, deep=_is_deep(table, plan.k_len))
 
-# %% ../nbs/09a_masks.ipynb #5e9d1f90
+# %% ../nbs/09a_masks.ipynb #0becd541
 def plan_attention(
     encoding:PositionalEncoding|None, # its bias is asked once; None adds nothing
     q_len:int, # number of queries, in tokens
@@ -214,8 +223,8 @@ def plan_attention(
 )->AttentionPlan: # good for every layer
     "Ask an encoding once for all that the layers of one forward need"
     k_len, encoding = q_len if k_len is None else k_len, encoding or PositionalEncoding()
-    _check_plan(q_len, k_len, window, key_padding_mask)
-    real = None if key_padding_mask is None else key_padding_mask.to(device).bool()
+    real = None if key_padding_mask is None else _real_tokens("key_padding_mask", key_padding_mask).to(device)
+    _check_plan(q_len, k_len, window, real)
     positions, counted, holes = _planned_positions(real, k_len, device, packed)
     plan = AttentionPlan(q_len, k_len, causal, backend, positions[..., -q_len:], positions, real,
                          nearest=0 if causal else 1 - q_len, farthest=k_len - 1)

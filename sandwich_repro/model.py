@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KVCache', 'CausalSelfAttention', 'Block', 'TransformerLM']
 
-# %% ../nbs/11_model.ipynb #016b7f69
+# %% ../nbs/11_model.ipynb #f85abfc9
 import copy
 import math
 
@@ -18,7 +18,7 @@ from .attention import _check_backend, attend, make_plan
 from .config import ModelConfig, require
 from .encodings import make_encoding
 from .loss import next_token_loss
-from .masks import AttentionPlan
+from .masks import AttentionPlan, _real_tokens
 from .position import PositionalEncoding
 
 # %% ../nbs/11_model.ipynb #70c50d09
@@ -135,7 +135,7 @@ def _initialise(
         nn.init.normal_(module.weight, std=residual if name.endswith((".out", ".mlp.2")) else small)
         if getattr(module, "bias", None) is not None: nn.init.zeros_(module.bias)
 
-# %% ../nbs/11_model.ipynb #ad5ed1d4
+# %% ../nbs/11_model.ipynb #bb21d42e
 def _pack(
     x:Float[Tensor, "batch seq d_model"], # embedded tokens
     real:Bool[Tensor, "batch seq"], # True at real tokens
@@ -164,10 +164,11 @@ def _embedded(model, tokens, embeddings):
 
 def _checked_mask(mask, x, past):
     "An attention mask for the new tokens, or for all since the start, as booleans for the new ones; None if all are real"
+    mask = _real_tokens("attention_mask", mask).to(x.device)
     shape, (batch, new) = tuple(mask.shape), x.shape[:2]
     require(shape in ((batch, new), (batch, past + new)), f"attention_mask has shape {shape}: need ({batch}, {new})"
             + (f", or ({batch}, {past + new}) to count what the cache holds" if past else ""))
-    mask = mask.to(x.device)[:, -new:].bool()
+    mask = mask[:, -new:]
     return None if mask.device.type=="cpu" and mask.all() else mask
 
 # %% ../nbs/11_model.ipynb #a4a3b130

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #6b4a48f6
+# %% ../nbs/17a_report.ipynb #d310eddc
 import base64
 import io
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from .claims import CLAIMS, Verdict, check_claims
 from .config import SCALES, run_key
-from .encodings import make_encoding
-from .evidence import evidence_for, mean_loss
+from .encodings import ENCODINGS, make_encoding
+from .evidence import _most, evidence_for, mean_loss
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
@@ -34,7 +34,7 @@ def _row(e, label, corpus, train_len):
                 **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
                 share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
 
-# %% ../nbs/17a_report.ipynb #3e046d75
+# %% ../nbs/17a_report.ipynb #d724eb9c
 def summary_rows(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -42,20 +42,23 @@ def summary_rows(
     "The results of a scale as a table; diverged runs say so"
     e = evidence_for(results, scale, own=False)
     ours = [r for r in results if r.spec.scale==scale]
-    keys = dict.fromkeys((r.spec.label, r.spec.corpus, r.spec.train_len) for r in ours if not r.diverged)
+    keys = dict.fromkeys((r.spec.label, r.spec.corpus, r.spec.train_len) for r in e.results if r.spec.scale==scale and not r.diverged)
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, **{'seeds × N': f'seed {r.spec.seed} {r.training["status"]}'}) for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #7ae36abf
+# %% ../nbs/17a_report.ipynb #6951a998
 def _first(results, scale):
-    "Finished runs by label, seeds together, on one corpus and training length: the scale's own if it has runs, else those of the first run"
-    finished = [r for r in results if r.spec.scale==scale and not r.diverged]
+    "Finished runs by label, seeds together, on one corpus, training length and set of lengths: the scale's own if it has runs, else those of most"
+    e = evidence_for(results, scale, own=False)
+    finished = [r for r in e.results if r.spec.scale==scale and not r.diverged]
     own = SCALES[scale].corpora[0], SCALES[scale].train_len
     places = [(r.spec.corpus, r.spec.train_len) for r in finished]
     place = own if own in places else places[0] if places else own
     labels = dict.fromkeys(r.spec.label for r, where in zip(finished, places) if where==place)
-    e = evidence_for(results, scale, own=False).same_segments(labels, *place)
-    return {label: e.runs(label, *place) for label in labels}
+    e = e.same_segments(labels, *place)
+    runs = {label: e.runs(label, *place) for label in labels}
+    most = _most((found[0].spec.eval.lengths, found[0].spec.eval.erf_len) for found in runs.values()) if runs else None
+    return {label: found for label, found in runs.items() if (found[0].spec.eval.lengths, found[0].spec.eval.erf_len)==most}
 
 def _with_segments(runs):
     "Labels that say on how many segments a model was measured, where not all were on as many"
@@ -75,7 +78,7 @@ def _tell_apart(ax):
     else: ax.text(.5, .5, 'none of these models has one', transform=ax.transAxes, ha='center')
     return ax.get_figure()
 
-# %% ../nbs/17a_report.ipynb #927d7e77
+# %% ../nbs/17a_report.ipynb #d420c15d
 def extrapolation_figure(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -108,6 +111,7 @@ def bias_figure(
     figure, ax = plt.subplots(figsize=(7, 4))
     for label, seeds in _first(results, scale).items():
         spec = seeds[0].spec
+        if spec.encoding not in ENCODINGS: continue  # a module of the user's own need not be here
         bias = make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options).bias(torch.arange(2*spec.train_len))
         if bias is None or bias.requires_grad: continue
         plot_profile(bias[-1], ax, label)

@@ -314,3 +314,13 @@ def test_a_finite_future_of_any_size_reaches_no_earlier_output_and_no_gradient(b
         return [out.detach(), *gradients(inputs, out, made)]
     for length in (12, 300):
         for got, want in zip(measured(length, 1e15), measured(length, 0.)): assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize('name', ['none', 'sinusoidal', 'rotary', 'alibi', 't5'])
+def test_compiled_for_one_length_and_then_another(name):
+    "A length that the compiler makes a symbol meets no rule that needs a number"
+    encoding = make_encoding(name, 4, 64)
+    compiled = torch.compile(lambda q, k, v: biased_attention(q, k, v, encoding), backend='eager')
+    for length in (64, 63, 300):
+        q, k, v = torch.randn(3, 1, 4, length, 16)
+        assert_close(compiled(q, k, v), biased_attention(q, k, v, encoding), atol=1e-5, rtol=1e-5)

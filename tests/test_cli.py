@@ -64,6 +64,12 @@ BAD = {
     'final rate above 1': (['train', '--final-lr', 1.5], 'final_lr=1.5'),
     'share above 1': (['train', '--val-check-interval', 2.5], 'val_check_interval=2.5 is a share above 1'),
     'pairs of channels': (['train', '--encoding', 'rotary', '--option', 'interleaved=yes'], "interleaved='yes' must be True or False"),
+    'option of the model': (['train', '--option', 'n_heads=3'], 'n_heads cannot be an option'),
+    'option of the run': (['train', '--option', 'train_len=32'], '--train-len'),
+    'option given twice': (['train', '--encoding', 'alibi', '--option', 'shift=6', '--option', 'shift=7'], 'shift is given twice'),
+    'lengths without L_tr': (['train', '--scale', 'smoke', '--lengths', '32,64'], 'must hold L_tr=16'),
+    'more steps than a machine counts': (['train', '--steps', 10**20], 'below 2³¹'),
+    'more windows than a machine holds': (['train', '--batch-size', 10**12], 'below 2³¹'),
     'one for all layers': (['train', '--encoding', 'kerple_log', '--option', 'shared=x'], "shared='x' must be True or False"),
 }
 

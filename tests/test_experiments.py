@@ -1,5 +1,6 @@
 "Runs side by side, interrupted runs, and results that repeat."
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from lightning.pytorch.callbacks import LambdaCallback
 from processes import ROOT
 
 from sandwich_repro import experiments
+from sandwich_repro.claims import check_claims
 from sandwich_repro.config import SCALES, RunSpec
 from sandwich_repro.corpus import LMDataModule, spec_tokens
 from sandwich_repro.encodings import make_encoding
 from sandwich_repro.pool import side_by_side
-from sandwich_repro.results import load_result, load_results, provenance, result_path
+from sandwich_repro.report import summary_rows, write_report
+from sandwich_repro.results import load_result, load_results, provenance, result_path, save_result
 from sandwich_repro.train import fit
 
 
@@ -48,15 +51,16 @@ def reproduce(folder):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def test_interrupt_keeps_what_is_finished_and_goes_on(tmp_path):
+@pytest.mark.parametrize('how', [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_keeps_what_is_finished_and_goes_on(how, tmp_path):
     process = reproduce(tmp_path)
     end = time.time()+120
     while not list(tmp_path.glob('smoke/*.json')) and time.time()<end: time.sleep(.05)
     first = list(tmp_path.glob('smoke/*.json'))
     before = [p.stat().st_mtime_ns for p in first]
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode==130 and 'of 2 runs are finished; the same command goes on from here' in out
+    process.send_signal(how)
+    _, err = process.communicate(timeout=120)  # which workers that live on would keep from ending
+    assert process.returncode==130 and 'of 2 runs are finished' in err and err.endswith('stopped; the same command goes on from here\n')
     assert not list(tmp_path.rglob('.*.part'))
     process = reproduce(tmp_path)
     out, err = process.communicate(timeout=180)
@@ -128,8 +132,50 @@ def test_own_text_that_changed_is_named(tmp_path):
     with pytest.raises(ValueError, match='has changed since'): experiments.run(spec, tmp_path, progress=False)
 
 
+def test_own_encoding_that_changed_is_named(tmp_path, monkeypatch):
+    "Neither an old result nor old weights pass for those of an edited function"
+    source = 'from sandwich_repro.position import FixedBias\ndef mine(n_heads, d_model): return FixedBias(lambda d: -{}*d.float().expand(n_heads, *d.shape))\n'
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path/'edited_bias.py').write_text(source.format('0.1'))
+    spec = SCALES['smoke'].spec('edited_bias:mine')
+    experiments.run(spec, tmp_path, progress=False)
+    (tmp_path/'edited_bias.py').write_text(source.format('5.00'))
+    monkeypatch.delitem(sys.modules, 'edited_bias')
+    with pytest.raises(ValueError, match='the module of encoding edited_bias:mine has changed since'): experiments.run(spec, tmp_path, progress=False)
+    with pytest.raises(ValueError, match='belongs to another run'): experiments.last_token(spec, tmp_path)
+    monkeypatch.delitem(sys.modules, 'edited_bias')
+
+
+def test_weights_that_are_missing_are_trained_again(tmp_path):
+    "A result without its checkpoint, as in a clone, gets it from `train`; the result stays"
+    spec = SCALES['smoke'].spec('alibi', shift=6)
+    experiments.run(spec, tmp_path, progress=False)
+    path, before = result_path(spec, tmp_path), result_path(spec, tmp_path).read_bytes()
+    shutil.rmtree(tmp_path/'smoke'/'checkpoints')
+    with pytest.raises(ValueError, match='weights of alibi Δ=6 .* train it first'): experiments.receptive_field(spec, tmp_path)
+    experiments.run(spec, tmp_path, progress=False)
+    assert not (tmp_path/'smoke'/'checkpoints').exists()
+    experiments.run(spec, tmp_path, progress=False, weights=True)
+    assert experiments.receptive_field(spec, tmp_path)[0]['ERF']==load_result(path).erf
+    assert path.read_bytes()==before
+
+
+def test_runs_measured_otherwise_stand_beside_the_grid(tmp_path):
+    "Other lengths, another ERF, no loss at L_tr: the folder can still be judged and reported, on the grid's own numbers"
+    own = experiments.run(SCALES['smoke'].spec('alibi'), tmp_path, progress=False)
+    columns = {n: i for i, n in enumerate(own.spec.eval.lengths)}
+    for changes in (dict(lengths=(8, 16)), dict(lengths=(16, 32, 64)), dict(lengths=(32, 64)), dict(erf_len=40)):
+        spec = replace(own.spec, eval=replace(own.spec.eval, **changes))
+        keep = spec.eval.erf_len-1
+        save_result(replace(own, spec=spec, nll=[[row[columns[n]] for n in spec.eval.lengths] for row in own.nll], cumulative=[*own.cumulative[:keep-1], 1.], cumulative_spread=own.cumulative_spread[:keep], erf=30), tmp_path)
+    every = load_results(tmp_path/'smoke')
+    assert len(every)==5
+    write_report(every, 'smoke', tmp_path)
+    assert summary_rows(every, 'smoke')==summary_rows([own], 'smoke')
+    assert check_claims(every, 'smoke')==check_claims([own], 'smoke')
+
+
 def test_divergence_is_recorded_and_reported(tmp_path):
-    from sandwich_repro.report import summary_rows
     spec = SCALES['smoke'].spec('none')
     wild = replace(spec, train=replace(spec.train, lr=1e30, clip=1e30))
     result = experiments.run(wild, tmp_path, progress=False)
