@@ -95,7 +95,7 @@ def normalized_gradient(
             bar.update(len(tokens))
     return _shares(torch.cat(norms))
 
-# %% ../nbs/14_erf.ipynb #101bca57
+# %% ../nbs/14_erf.ipynb #cc7085b3
 def _rows(s:Float[Tensor, "*n context"]) -> Float[Tensor, "n context"]:
     "Shares as float64 rows, each of which must sum to 1"
     s = torch.as_tensor(s).detach().cpu().double()
@@ -118,6 +118,7 @@ def empirical_receptive_field(
     require(0<=threshold<1, f"threshold={threshold} must be at least 0 and below 1")
     c = torch.as_tensor(c).double()
     require(c.ndim==1 and len(c)>0, f"a cumulative gradient of shape {tuple(c.shape)}: need one share per number of recent tokens")
+    require(bool((c.isfinite() & (c<=1.001)).all()), "a cumulative gradient must hold shares of 1, none of which is above it or not a number")
     above = c>threshold+1e-12  # 99 equal shares of 100 are 0.99, not more, whatever the rounding
     require(bool(above.any()), f"the cumulative gradient ends at {float(c[-1])}, which is not above {threshold}")
     return int(above.int().argmax())+1
@@ -140,7 +141,7 @@ def _standard_error(sums:np.ndarray, sizes:np.ndarray) -> Float[Tensor, " contex
     residuals = sums-sizes[:, None]*(sums.sum(0)/n)
     return torch.from_numpy(np.sqrt(count/(count-1)*(residuals**2).sum(0))/n)
 
-# %% ../nbs/14_erf.ipynb #afc7b669
+# %% ../nbs/14_erf.ipynb #f381338a
 @dataclass(frozen=True)
 class FieldSpread:
     "An empirical receptive field and its cumulative curve, with their uncertainty"
@@ -158,7 +159,7 @@ def erf_spread(
     seed:int=0, # of the draws
 ) -> FieldSpread: # in tokens
     "Spread over segments, or over the documents they come from"
-    sums, sizes = _clusters(s, groups)
+    (sums, sizes), resamples = _clusters(s, groups), _whole("resamples", resamples)
     erf = empirical_receptive_field(cumulative_gradient(s), threshold)
     drawn = np.random.default_rng(seed).multinomial(len(sizes), np.full(len(sizes), 1/len(sizes)), size=resamples)
     curves = drawn@sums/(drawn@sizes)[:, None]

@@ -108,14 +108,16 @@ def vocabulary_size(
     sizes = (getattr(owner, "vocab_size", None) for owner in (getattr(model, "config", None), model))
     return next((size for size in sizes if isinstance(size, int)), None)
 
-# %% ../nbs/12a_interface.ipynb #e985651a
+# %% ../nbs/12a_interface.ipynb #f4f63989
 def checked_tokens(
     model:Callable, # the model they are for
     tokens:Int[Tensor, "..."], # token ids: tensor, array or lists
     bos:int|None=None, # another id to check
 ) -> Int[Tensor, "..."]: # int64, on the CPU
     "Token ids, all of them known to the model, or an error that names the one that is not"
-    if not isinstance(tokens, Tensor): tokens = torch.from_numpy(np.array(tokens, dtype=None if len(tokens) else np.int64))
+    if not isinstance(tokens, Tensor):
+        try: tokens = torch.from_numpy(np.array(tokens, dtype=None if len(tokens) else np.int64))
+        except (TypeError, ValueError): raise ValueError("tokens must be whole numbers in rows of one length: ids from a tokenizer, not text") from None
     whole = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype==torch.bool)
     require(whole, f"tokens of type {tokens.dtype} are no token ids: need whole numbers")
     require(tokens.numel()>0, "there are no tokens to score")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bias_table', 'toeplitz_mask', 'token_positions', 'has_holes', 'full_mask', 'AttentionPlan', 'plan_attention']
 
-# %% ../nbs/09a_masks.ipynb #d803899f
+# %% ../nbs/09a_masks.ipynb #d63ea847
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .config import _whole, require
+from .config import _truth, _whole, require
 from .position import PositionalEncoding
 
 # %% ../nbs/09a_masks.ipynb #74139b0e
@@ -208,7 +208,7 @@ def _tabled(plan, encoding, window, device):
     nearest, farthest = _reach(table, plan.k_len)
     return replace(plan, table=table, nearest=nearest, farthest=farthest, deep=_is_deep(table, plan.k_len))
 
-# %% ../nbs/09a_masks.ipynb #0becd541
+# %% ../nbs/09a_masks.ipynb #d16b3dce
 def plan_attention(
     encoding:PositionalEncoding|None, # its bias is asked once; None adds nothing
     q_len:int, # number of queries, in tokens
@@ -222,7 +222,7 @@ def plan_attention(
     packed:bool=False, # the caller knows that the padding has no holes
 )->AttentionPlan: # good for every layer
     "Ask an encoding once for all that the layers of one forward need"
-    k_len, encoding = q_len if k_len is None else k_len, encoding or PositionalEncoding()
+    k_len, encoding, causal = q_len if k_len is None else k_len, encoding or PositionalEncoding(), _truth("causal", causal)
     real = None if key_padding_mask is None else _real_tokens("key_padding_mask", key_padding_mask).to(device)
     _check_plan(q_len, k_len, window, real)
     positions, counted, holes = _planned_positions(real, k_len, device, packed)

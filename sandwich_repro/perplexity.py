@@ -6,9 +6,9 @@
 __all__ = ['last_token_nll', 'last_token_perplexity', 'PairedDifference', 'paired_difference', 'sliding_window_nll',
            'sliding_window_perplexity', 'non_overlapping_perplexity']
 
-# %% ../nbs/13_perplexity.ipynb #ca28f3e3
+# %% ../nbs/13_perplexity.ipynb #9ce9a0db
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
@@ -22,7 +22,7 @@ from tqdm import tqdm
 from .config import _is_number, _plain, _whole, require
 from .interface import check_context, checked_tokens, evaluating, last_logits, model_device, token_nll
 
-# %% ../nbs/13_perplexity.ipynb #e66497df
+# %% ../nbs/13_perplexity.ipynb #1a6f5f4a
 def _with_bos(row:Int[Tensor, " seq"], bos:int|None) -> Int[Tensor, " seq"]:
     "The row behind one beginning-of-sequence token, if one is wanted"
     return row if bos is None or len(row) and row[0]==bos else torch.cat([row.new_tensor([bos]), row])
@@ -38,6 +38,7 @@ def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> li
     "Context lengths, sorted, above 1 and no longer than a segment"
     require(segments.ndim==2, f"segments of shape {tuple(segments.shape)}: need (segments, tokens)")
     longest = segments.shape[1]
+    require(isinstance(lengths, Iterable), f"lengths={lengths!r} must be a sequence of context lengths, e.g. [64, 128]")
     lengths = _plain(lengths.tolist() if isinstance(lengths, Tensor) else list(lengths))
     require(len(lengths)>0, "lengths is empty: give at least one context length")
     good = all(_is_number(n, Integral) and n>1 for n in lengths)

@@ -138,18 +138,21 @@ def save_result(
     write_atomically(path, json.dumps(content, ensure_ascii=False, allow_nan=False)+'\n')
     return path
 
-# %% ../nbs/15_results.ipynb #7559c7c7
+# %% ../nbs/15_results.ipynb #e9f6789a
 def _require_whole(result):
     "Raise unless the numbers of a result have the shapes that its specification asks for"
     facts, wanted = result.training, result.spec.eval
     require(isinstance(facts, dict) and 'status' in facts, "training has no status")
+    known = facts['status']=='finished' or str(facts['status']).startswith('diverged')
+    require(known, f"training has the status {facts['status']!r}: need 'finished' or 'diverged at step …'")
     require(isinstance(result.corpus, dict) and 'sha256' in result.corpus, "corpus has no sha256")
+    require(isinstance(result.provenance, dict), "provenance is missing")
     if result.diverged: return
     nll = np.asarray(result.nll, dtype=np.float64)  # raises where rows are ragged or an entry is missing
     require(nll.ndim==2 and nll.shape[1]==len(wanted.lengths) and np.isfinite(nll).all(), "nll must hold one finite loss per segment and length")
     require(len(result.documents)==len(nll), "documents must name one document per segment")
     require(isinstance(result.erf, int) and len(result.erf_interval)==2, "erf or its interval is missing")
-    require(len(result.cumulative)>0, "cumulative is empty")
+    require(len(result.cumulative)==wanted.erf_len-1, f"cumulative must hold {wanted.erf_len-1} shares, one for each token before the last of erf_len")
 
 # %% ../nbs/15_results.ipynb #de072ab4
 def load_result(
