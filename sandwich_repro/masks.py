@@ -176,11 +176,11 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #cf56c939
+# %% ../nbs/09a_masks.ipynb #5f457f7a
 def _real_tokens(name, mask):
     "A mask as booleans, True at real tokens; one that would be added to logits says the opposite and is refused"
     require(isinstance(mask, Tensor), f"{name} is a {type(mask).__name__}: need a tensor, True or 1 at real tokens")
-    if mask.is_floating_point() and mask.device.type=="cpu" and not torch.compiler.is_compiling():
+    if mask.is_floating_point() and mask.numel() and mask.device.type=="cpu" and not torch.compiler.is_compiling():
         ones = mask==1
         require(bool(((mask==0) | ones).all() and ones.any()), f"{name} of {mask.dtype} must be 1 at real tokens and 0 at padding: "
                 "one of 0 and −∞, which is added to logits, means the opposite, make it with mask > −1")
