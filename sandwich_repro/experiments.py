@@ -272,7 +272,16 @@ def reproduce(
     finally: bar.bar.close()
     return [load_result(result_path(s, out)) for s in specs if result_path(s, out).exists()], {run_key(todo[i]): message for i, message in failed.items()}
 
-# %% ../nbs/16_experiments.ipynb #6bf8d629
+# %% ../nbs/16_experiments.ipynb #4b549a47
+_START = 10 # seconds in which a run starts its process, reads its tokens and writes its result
+
+def _step_of_a_run(spec, processes):
+    "Seconds of a training step, on as many threads as a run of several has"
+    threads = torch.get_num_threads()
+    if processes>1: torch.set_num_threads(1)
+    try: return step_seconds(spec, repeats=2)['auto']
+    finally: torch.set_num_threads(threads)
+
 def estimate_seconds(
     specs:Sequence[RunSpec], # runs
     processes:int=2, # side by side
@@ -280,9 +289,9 @@ def estimate_seconds(
     "How long some runs would take here, from a few measured steps"
     sizes = {}
     for s in specs: sizes.setdefault((s.n_layers, s.d_model, s.train_len, s.train.batch_size, s.vocab_size), []).append(s)
-    total = 0.
+    total = _START*len(specs)
     for (_, _, length, batch, _), group in sizes.items():
-        step = step_seconds(group[0], repeats=2)['auto']
+        step = _step_of_a_run(group[0], processes)
         for s in group:
             read = s.eval.n_segments*sum(s.eval.lengths)+2*len(s.eval.lengths)*s.eval.block_tokens+3*s.eval.erf_segments*s.eval.erf_len
             total += step*(s.train.steps+read/(3*batch*length))
