@@ -60,7 +60,7 @@ def test_the_runs_on_a_gpu_need_little_beside_torch_and_are_made_once(tmp_path):
     "From nothing to the tables; what was finished before is not made again."
     code, out = gpu_script('--smoke', '--out', tmp_path)
     assert code==0 and 'Traceback' not in out and '3 of 3 runs finished' in out, out
-    assert '3 of 3 runs to do on code' in out and re.search(r'^sandwich +code +16 +1 +\d', out, re.M), out
+    assert '3 of 3 runs to do on code' in out and re.search(r'^sandwich +code +16 +1 × 24 +\d', out, re.M), out
     files = {p: p.stat().st_mtime_ns for p in (tmp_path/'smoke').glob('*.json')}
     assert sorted(p.name.split('-')[1] for p in files)==['alibi_shift_0', 'sandwich', 'window_window_480']
     code, out = gpu_script('--smoke', '--out', tmp_path)
