@@ -67,9 +67,13 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #a05c6119
+# %% ../nbs/16a_evidence.ipynb #74a75254
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
+
+def _mean(values, groups=None):
+    "A mean with its 95 % interval, clustered by group; without bounds for a single value"
+    return paired_difference(values, np.zeros(len(values)), groups=groups)
 
 def _most(numbers):
     "The number that comes most often; the largest of several"
@@ -211,7 +215,7 @@ class Evidence:
         runs = self.runs(label, **which)
         n = runs[0].spec.train_len
         shares, spread = [r.share(n) for r in runs], runs[0].cumulative_spread
-        if len(runs)>1 or len(spread)<n or spread[n-1] is None: return paired_difference(shares, np.zeros(len(runs)))
+        if len(runs)>1 or len(spread)<n or spread[n-1] is None: return _mean(shares)
         half = 1.96*spread[n-1]
         return PairedDifference(shares[0], spread[n-1], shares[0]-half, shares[0]+half, 1, 1)
 
@@ -222,7 +226,7 @@ class Evidence:
         "Cumulative gradient, mean over seeds"
         return np.mean([r.cumulative for r in self.runs(label, **which)], axis=0)
 
-# %% ../nbs/16a_evidence.ipynb #5d5d529c
+# %% ../nbs/16a_evidence.ipynb #f8ac3ca6
 def level_everywhere(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
@@ -274,7 +278,7 @@ def step_ratio(
     own = [r for r in evidence.results if r.spec.scale==evidence.scale.name and r.spec.label==label and r.spec.train_len==evidence.scale.train_len]
     cases = [r.training['step_cases'] for r in own if not r.diverged and 'step_cases' in r.training]
     if not cases: raise Missing(f"no step time of {label} at scale {evidence.scale.name}")
-    return paired_difference(np.log([c[case]/c['sandwich'] for c in cases]), np.zeros(len(cases)))
+    return _mean(np.log([c[case]/c['sandwich'] for c in cases]))
 
 def ratio_text(
     logarithm:PairedDifference, # of a ratio
@@ -283,14 +287,14 @@ def ratio_text(
     low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
     return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
 
-# %% ../nbs/16a_evidence.ipynb #ce374201
+# %% ../nbs/16a_evidence.ipynb #f4dc76d9
 def mean_loss(
     runs:Sequence[RunResult], # one model, one run per seed
     length:int, # in tokens
 )->PairedDifference: # nats, with its 95 % interval
     "Mean loss at one length: over seeds where there are several, else clustered by document"
-    if len(runs)>1: return paired_difference([r.losses(length).mean() for r in runs], np.zeros(len(runs)))
-    return paired_difference(runs[0].losses(length), np.zeros(len(runs[0].nll)), groups=runs[0].documents)
+    if len(runs)>1: return _mean([r.losses(length).mean() for r in runs])
+    return _mean(runs[0].losses(length), runs[0].documents)
 
 def evidence_for(
     results:Sequence[RunResult], # of any scales and settings

@@ -20,22 +20,24 @@ from .sandwich import fit_log_curve, sandwich_bias, smoothed_sandwich_bias
 FREE = ('sandwich', 'smoothed_sandwich', 'alibi Δ=0', 'sinusoidal', 'rotary')
 LEARNED = ('kerple_log', 't5')
 
-# %% ../nbs/16c_sandwich_judges.ipynb #681b5167
+# %% ../nbs/16c_sandwich_judges.ipynb #3533105f
 def _absolute_fails(e):
     found = e.present(('sinusoidal', 'rotary'))
     answer = all_of([*(explodes(e, s) for s in found), *(negated(erf_within(e, s, 3.5)) for s in found)])
     return answer, ', '.join(f'{s} {plus_minus(largest_rise(e, s))} nats, ERF {_erf(e, s)}·L_tr' for s in found), {s: largest_rise(e, s).mean for s in found}
 
-def _jump(run, at=0):
-    "Largest gradient around a position, that of token L_tr by default, over the median of its neighbourhood"
-    share, n = np.diff(run.cumulative, prepend=0.)[::-1], run.spec.train_len
-    at = at or n
-    return float(share[at-3:at+2].max()/np.median(share[at-n//2:at+n//2]))
+def _over_neighbourhood(share, half, at):
+    "Largest gradient around a position, over the median from `half` tokens before it to as many after"
+    return float(share[at-3:at+2].max()/np.median(share[at-half:at+half]))
+
+def _by_position(run): return np.diff(run.cumulative, prepend=0.)[::-1], run.spec.train_len//2
+
+def _jump(run): return _over_neighbourhood(*_by_position(run), run.spec.train_len)
 
 def _jumps_elsewhere(run):
     "Share of all positions that the rule would call a jump too"
-    half = run.spec.train_len//2
-    return float(np.mean([_jump(run, at)>=2 for at in range(max(half, 3), len(run.cumulative)-half)]))
+    share, half = _by_position(run)
+    return float(np.mean([_over_neighbourhood(share, half, at)>=2 for at in range(max(half, 3), len(share)-half)]))
 
 def _jump_at_train_len(e):
     seeds = {}

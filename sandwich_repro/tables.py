@@ -7,7 +7,7 @@ __all__ = ['committed_results', 'paper_facts', 'paper_says', 'perplexity_text', 
            'model_rows', 'field_row', 'models_of', 'headline', 'missing_models', 'show_rows', 'show_by_scale',
            'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
-# %% ../nbs/17b_tables.ipynb #71952b76
+# %% ../nbs/17b_tables.ipynb #6bddb553
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +19,8 @@ import numpy as np
 from .claims import CLAIMS, check_claims
 from .config import SCALES, RunSpec, project_root, require
 from .encodings import ENCODINGS
-from .evidence import Evidence, Missing, evidence_for, mean_loss
-from .perplexity import PairedDifference, paired_difference
+from .evidence import Evidence, Missing, _mean, evidence_for, mean_loss
+from .perplexity import PairedDifference
 from .results import load_results, plus_minus
 
 # %% ../nbs/17b_tables.ipynb #b49a62df
@@ -69,7 +69,7 @@ def erf_text(
     low, mean, high = field
     return f'{mean:.2f} ({low:.2f} to {high:.2f})'
 
-# %% ../nbs/17b_tables.ipynb #2538b99e
+# %% ../nbs/17b_tables.ipynb #291a979b
 def gap_text(
     e:Evidence, # results of a scale
     label:str, # the paper's name of the one model
@@ -87,7 +87,7 @@ def seeds_text(
 )->str: # e.g. "1.17 ± 0.05"; one value stands alone
     "Mean over seeds with half of its 95 % interval"
     if len(values)==0: return '–'
-    d = paired_difference(np.asarray(values, dtype=float), np.zeros(len(values)))
+    d = _mean(np.asarray(values, dtype=float))
     return f'{d.mean:.{digits}f}'+(f' ± {(d.high-d.low)/2:.{digits}f}' if len(values)>1 else '')
 
 # %% ../nbs/17b_tables.ipynb #42248f0d
