@@ -67,7 +67,7 @@ def grid_specs(
     specs = [vary(scale.spec(**{k: v for k, v in row.items() if k!='vary'}, seed=seed), **row.get('vary', {})) for seed in seeds for name in names for row in GRIDS[name](scale)]
     return list({run_key(s): s for s in specs}.values())
 
-# %% ../nbs/16_experiments.ipynb #847dcbde
+# %% ../nbs/16_experiments.ipynb #e473732d
 _TRAINING_SHARE = .7  # of a run's time, for the progress bar alone
 
 def _blocks(measure, model, tokens, spec):
@@ -77,14 +77,6 @@ def _blocks(measure, model, tokens, spec):
 def _sliding(model, tokens, window):
     "Sliding windows that move by half their length"
     return sliding_window_perplexity(model, tokens, window, max(window//2, 1))
-
-def _last_tokens(model, segments, spec, report):
-    "Last-token losses at every length; the share done is reported after each batch of segments"
-    losses = []
-    for rows in segments.split(spec.eval.batch_size):
-        losses.append(last_token_nll(model, rows, spec.eval.lengths, batch_size=len(rows)))
-        report(sum(map(len, losses))/len(segments))
-    return torch.cat(losses)
 
 # %% ../nbs/16_experiments.ipynb #e0a0f386
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ def held_out(
     gradient = eval_segments(tokens, offsets, spec.eval.erf_len, spec.eval.erf_segments)
     return Segments(last, gradient, torch.as_tensor(tokens[:spec.eval.block_tokens].astype('int64')))
 
-# %% ../nbs/16_experiments.ipynb #58190a72
+# %% ../nbs/16_experiments.ipynb #9831a427
 def measure(
     model:TransformerLM, # trained, on its device
     spec:RunSpec, # says at which lengths
@@ -113,7 +105,7 @@ def measure(
 )->dict: # fields of `RunResult`
     "Last-token losses, both protocols over blocks, and the cumulative gradient of a model"
     segments, documents = text.last_token
-    nll = _last_tokens(model, segments, spec, lambda share: report(.6*share))
+    nll = last_token_nll(model, segments, spec.eval.lengths, batch_size=spec.eval.batch_size, report=lambda share: report(.6*share))
     blocks = _blocks(non_overlapping_perplexity, model, text.stream, spec)
     sliding = _blocks(_sliding, model, text.stream, spec)
     report(.8)
@@ -189,15 +181,15 @@ def _training_facts(fitted, spec):
     return dict(status='finished' if fitted.diverged_at is None else f'diverged at step {fitted.diverged_at}', parameters=sum(p.numel() for p in fitted.model.parameters()),
                 loss=fitted.loss, seconds=fitted.seconds, tokens_per_second=fitted.tokens_per_second, step_seconds=fitted.step_seconds, peak_memory=fitted.peak_memory, step_cases=step_seconds(spec), step_bytes=step_bytes(spec))
 
-# %% ../nbs/16_experiments.ipynb #b27291c8
+# %% ../nbs/16_experiments.ipynb #16a46db8
 def _checked(result, spec, path):
     "A result that was read, unless it is of another run, or of a text, tokenizer or encoding of the user's own that has changed since"
     require(replace(result.spec, label=spec.label)==spec, f"{path} holds another run: move it elsewhere")
     if spec.corpus in CORPORA and spec.tokenizer in TOKENIZERS and ':' not in spec.encoding: return result
     tokens, then = spec_tokens(spec), {**result.corpus, **result.training}
+    what = dict(sha256=f'corpus {spec.corpus}', encoding_sha256=f'the module of encoding {spec.encoding}', tokenizer_sha256=f'tokenizer {spec.tokenizer}')
     for name, now in {'sha256': tokens.facts['sha256'], **_own_files(spec, tokens)}.items():
-        what = {'sha256': f'corpus {spec.corpus}', 'encoding_sha256': f'the module of encoding {spec.encoding}', 'tokenizer_sha256': f'tokenizer {spec.tokenizer}'}[name]
-        require(now==then.get(name, now), f"{what} has changed since {path} was made: move that file, or choose another output folder")
+        require(now==then.get(name, now), f"{what[name]} has changed since {path} was made: move that file, or choose another output folder")
     return result
 
 # %% ../nbs/16_experiments.ipynb #69c7bea6

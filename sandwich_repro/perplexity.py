@@ -47,7 +47,7 @@ def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> li
     require(lengths[-1]<=longest, f"length {lengths[-1]} is longer than the segments, which have {longest} tokens")
     return lengths
 
-# %% ../nbs/13_perplexity.ipynb #fba2ae90
+# %% ../nbs/13_perplexity.ipynb #97c00a49
 def last_token_nll(
     model:Callable, # tokens (batch, seq) to logits (batch, seq, vocab) or (batch, vocab)
     segments:Int[Tensor, "n seq"], # token ids; each row ends in the scored token
@@ -55,6 +55,7 @@ def last_token_nll(
     batch_size:int=16, # segments in one forward pass; changes no number
     bos:int|None=None, # token id put before every context; None for none
     progress:bool=False, # show a progress bar
+    report:Callable=lambda share: None, # hears the share of the work done, 0 to 1, after each batch
 ) -> Float[Tensor, "n lengths"]: # nats, float64, on the CPU
     "Loss of each segment's last token at each context length (§3)"
     segments = checked_tokens(model, segments, bos)
@@ -63,21 +64,24 @@ def last_token_nll(
     require(not ends, f"segments {ends[:5]} end in bos={bos}, which is never scored: choose segments that end in text")
     check_context(model, lengths[-1]-1+(bos is not None))
     nll, device = torch.empty(len(segments), len(lengths), dtype=torch.float64), model_device(model)
-    with evaluating(model), torch.no_grad(), tqdm(total=nll.numel(), unit="token", disable=not progress) as bar:
+    done, work = 0, len(segments)*sum(lengths)  # in tokens read: a long context takes longer than a short one
+    with evaluating(model), torch.no_grad(), tqdm(total=work, unit="token", unit_scale=True, disable=not progress) as bar:
         for column, length in enumerate(lengths):
             contexts = [_with_bos(row, bos) for row in segments[:, -length:-1]]
             for rows in _batches([len(c) for c in contexts], batch_size):
                 logits = last_logits(model, 1, torch.stack([contexts[i] for i in rows]).to(device))
                 nll[rows, column] = token_nll(logits[:, -1], segments[rows, -1])
-                bar.update(len(rows))
+                done += len(rows)*length
+                bar.update(len(rows)*length)
+                report(done/work)
     return nll
 
-# %% ../nbs/13_perplexity.ipynb #396c644f
+# %% ../nbs/13_perplexity.ipynb #24311dda
 def last_token_perplexity(
     nll:Float[Tensor, "n ..."]|Callable, # losses in nats, one row per segment; or a model to measure them with
     segments:Int[Tensor, "n seq"]|None=None, # with a model: see `last_token_nll`
     lengths:Sequence[int]|None=None, # with a model: context lengths in tokens
-    **options, # with a model: `batch_size`, `bos`, `progress`
+    **options, # with a model: `batch_size`, `bos`, `progress`, `report`
 ) -> Float[Tensor, "..."]: # one perplexity per context length, float64
     "Perplexity of the last tokens, from their losses or straight from a model"
     if segments is not None: nll = last_token_nll(nll, segments, lengths, **options)

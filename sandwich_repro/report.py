@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #d310eddc
+# %% ../nbs/17a_report.ipynb #2249111a
 import base64
 import io
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from matplotlib.figure import Figure
 from .claims import CLAIMS, Verdict, check_claims
 from .config import SCALES, run_key
 from .encodings import ENCODINGS, make_encoding
-from .evidence import _most, evidence_for, mean_loss
+from .evidence import RUNS_COLUMN, _most, evidence_for, mean_loss, runs_text
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
-# %% ../nbs/17a_report.ipynb #a8cd7801
+# %% ../nbs/17a_report.ipynb #1eb3b558
 def _row(e, label, corpus, train_len):
     "One line of the table: the seeds of a model together"
     runs = e.runs(label, corpus, train_len)
     which = dict(corpus=corpus, train_len=train_len)
     rises = {m: plus_minus(r) for m, r in e.rises(label, **which).items()}
-    return dict(model=label, corpus=corpus, L_tr=train_len, **{'seeds × N': f'{len(runs)} × {len(runs[0].nll)}'}, perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
+    return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: runs_text(runs)}, perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
                 **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
                 share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
 
-# %% ../nbs/17a_report.ipynb #d724eb9c
+# %% ../nbs/17a_report.ipynb #f00bce7e
 def summary_rows(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -44,7 +44,7 @@ def summary_rows(
     ours = [r for r in results if r.spec.scale==scale]
     keys = dict.fromkeys((r.spec.label, r.spec.corpus, r.spec.train_len) for r in e.results if r.spec.scale==scale and not r.diverged)
     rows = [_row(e, *key) for key in keys]
-    return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, **{'seeds × N': f'seed {r.spec.seed} {r.training["status"]}'}) for r in ours if r.diverged]
+    return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, **{RUNS_COLUMN: f'seed {r.spec.seed} {r.training["status"]}'}) for r in ours if r.diverged]
 
 # %% ../nbs/17a_report.ipynb #6951a998
 def _first(results, scale):

@@ -7,7 +7,7 @@ __all__ = ['committed_results', 'paper_facts', 'paper_says', 'perplexity_text', 
            'model_rows', 'field_row', 'models_of', 'headline', 'missing_models', 'show_rows', 'show_by_scale',
            'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
-# %% ../nbs/17b_tables.ipynb #6bddb553
+# %% ../nbs/17b_tables.ipynb #53a18a80
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ import numpy as np
 from .claims import CLAIMS, check_claims
 from .config import SCALES, RunSpec, project_root, require
 from .encodings import ENCODINGS
-from .evidence import Evidence, Missing, _mean, evidence_for, mean_loss
+from .evidence import RUNS_COLUMN, Evidence, Missing, _mean, evidence_for, mean_loss, runs_text
 from .perplexity import PairedDifference
 from .results import load_results, plus_minus
 
@@ -90,8 +90,8 @@ def seeds_text(
     d = _mean(np.asarray(values, dtype=float))
     return f'{d.mean:.{digits}f}'+(f' ± {(d.high-d.low)/2:.{digits}f}' if len(values)>1 else '')
 
-# %% ../nbs/17b_tables.ipynb #42248f0d
-_RUNS, _NONE = 'seeds × N', '0'  # the column that says how many runs there are, and what it says of none
+# %% ../nbs/17b_tables.ipynb #d0ce1769
+_NONE = '0'  # what the column of runs says of none
 
 def _longer(e):
     "Evaluated lengths beyond the training length of a scale, by their column"
@@ -103,7 +103,7 @@ def _seen(e, runs, label, corpus, train_len):
     home, which = runs[0].spec.train_len, dict(corpus=corpus, train_len=train_len)
     rises = {c: plus_minus(e.rise(label, m/home, **which)) if m>home else '' for c, m in _longer(e).items()}
     lost = len(e.diverged(label, corpus, train_len))
-    return {_RUNS: f'{len(runs)} × {len(runs[0].nll)}'+(f', {lost} diverged' if lost else ''), 'PPL at L_tr': perplexity_text(mean_loss(runs, home)), **rises}
+    return {RUNS_COLUMN: runs_text(runs)+(f', {lost} diverged' if lost else ''), 'PPL at L_tr': perplexity_text(mean_loss(runs, home)), **rises}
 
 def model_row(
     e:Evidence, # results of a scale
@@ -114,7 +114,7 @@ def model_row(
     "The losses of one model, or dashes"
     try: return {'model': label} | _seen(e, e.runs(label, corpus, train_len), label, corpus, train_len)
     except Missing:
-        return {'model': label, _RUNS: 'diverged' if e.diverged(label, corpus, train_len) else _NONE} | dict.fromkeys(['PPL at L_tr', *_longer(e)], '–')
+        return {'model': label, RUNS_COLUMN: 'diverged' if e.diverged(label, corpus, train_len) else _NONE} | dict.fromkeys(['PPL at L_tr', *_longer(e)], '–')
 
 def model_rows(
     e:Evidence, # results of a scale
@@ -151,7 +151,7 @@ def models_of(
              if not r.diverged and r.spec.corpus==(corpus or e.scale.corpora[0]) and r.spec.train_len==e.scale.train_len}
     return sorted(found, key=found.get)
 
-# %% ../nbs/17b_tables.ipynb #43975309
+# %% ../nbs/17b_tables.ipynb #1fe5c2bc
 def headline(
     e:Evidence, # results of a scale
     corpus:str="", # key of `CORPORA`; the scale's first if empty
@@ -171,11 +171,11 @@ def missing_models(
     e:Evidence, # results of the scale
 )->str: # Markdown; empty if nothing is missing
     "The models of a table that have no run, and the command that makes them"
-    absent = [row['model'] for row in rows if row.get(_RUNS)==_NONE]
+    absent = [row['model'] for row in rows if row.get(RUNS_COLUMN)==_NONE]
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
     return f"No run yet of {'; '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #5d64c1e3
+# %% ../nbs/17b_tables.ipynb #99548145
 def _typeset(text):
     "Numbers with real minus signs and narrow spaces around ±"
     return re.sub(r'(?<![\w=])-(?=\d)', '−', text).replace(' ± ', '\u202f±\u202f')
@@ -205,7 +205,7 @@ def show_by_scale(
     for e in scales.values():
         found = [rows for rows in (make(e) for make in tables) if rows]
         if found: display(Markdown(headline(e, corpus)))
-        empty = found and all(row.get(_RUNS)==_NONE for row in found[0])  # the note says it in a line
+        empty = found and all(row.get(RUNS_COLUMN)==_NONE for row in found[0])  # the note says it in a line
         for rows in found if not empty else (): show_rows(rows)
         if found and (note := missing_models(found[0], grids, e)): display(Markdown(note))
 
