@@ -221,7 +221,42 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #e103cf18
+# %% ../nbs/19_cli.ipynb #0be88975
+@app.command()
+def lens(
+    model:Annotated[str, typer.Argument(help='A folder that save_pretrained wrote, or a name on the hub.')],
+    corpus:Annotated[str, typer.Option(help='A name that `sandwich-repro corpora` lists, or your own file, folder, glob or .jsonl.')]='code',
+    tokenizer:Annotated[str, typer.Option(help="Folder or name of another tokenizer than the model's own.")]='',
+    train_len:Annotated[int, typer.Option(help='L_tr in tokens; what the model states if 0.')]=0,
+    lengths:Annotated[str, typer.Option(help='Evaluated lengths in tokens, with commas between; L_tr/8 to 4·L_tr, as far as model and text reach, if not given.')]='',
+    n_segments:Annotated[int, typer.Option(help='Segments at each length.')]=200,
+    erf_len:Annotated[int, typer.Option(help='Length of the segments for the gradient, in tokens; the longest of the lengths if 0.')]=0,
+    erf_segments:Annotated[int, typer.Option(help='Segments for the gradient.')]=32,
+    threshold:Annotated[float, typer.Option(help='Share of the gradient that defines the field.')]=.99,
+    bos:Annotated[str, typer.Option(help='Token before every text: own (what the tokenizer puts there), none, or an id.')]='own',
+    batch_size:Annotated[int, typer.Option(help='Segments in one pass; changes no number.')]=4,
+    dtype:Annotated[str, typer.Option(help='Type of the weights.')]='float32',
+    device:Annotated[str, typer.Option(help='Where the model goes, e.g. cuda.')]='cpu',
+    out:Annotated[Path, typer.Option(help='Folder for the report and its figure.')]=Path('lens'),
+):
+    "How far back any causal language model looks, and what text beyond its training length does to it."
+    from sandwich_repro.lens import lens
+    from sandwich_repro.results import require_writable
+    require_writable(out)
+    first = {'own': 'own', 'none': None}[bos] if bos in ('own', 'none') else _whole_numbers('bos', bos)[0]
+    _show_lens(lens(model, corpus, tokenizer or None, train_len or None, _whole_numbers('lengths', lengths) if lengths else None, n_segments, erf_len or None,
+                    erf_segments, threshold, first, batch_size, dtype, device, progress=True), out)
+
+def _show_lens(report, out):
+    "The table, the field in a sentence, and where report and figure stand"
+    from sandwich_repro.lens import lens_figure, save_lens, summary
+    from sandwich_repro.plot import save_figure
+    path = save_lens(report, out)
+    save_figure(lens_figure(report), path.with_suffix('.png'))
+    _print_table(report.rows(), f'{report.model} on {report.text}, L_tr={report.train_len}')
+    print(*report.notes, summary(report), path, path.with_suffix('.png'), sep='\n')
+
+# %% ../nbs/19_cli.ipynb #45010d97
 _USAGE = next(c for c in typer.BadParameter.__mro__ if c.__name__=='ClickException')  # Click's or Typer's own, by version
 
 _STOPPED = 130  # the shell's status of a command that was interrupted
@@ -240,5 +275,5 @@ def main()->None:
         print(f"sandwich-repro: {error.filename or ''}: {error.strerror or error}: name another file or folder", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort): status = _STOPPED
-    if status==_STOPPED: print('sandwich-repro: stopped; the same command goes on from here', file=sys.stderr)
+    if status==_STOPPED: print('sandwich-repro: stopped; what is finished is kept, and the same command makes the rest', file=sys.stderr)
     sys.exit(status)

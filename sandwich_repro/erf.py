@@ -141,7 +141,7 @@ def _standard_error(sums:np.ndarray, sizes:np.ndarray) -> Float[Tensor, " contex
     residuals = sums-sizes[:, None]*(sums.sum(0)/n)
     return torch.from_numpy(np.sqrt(count/(count-1)*(residuals**2).sum(0))/n)
 
-# %% ../nbs/14_erf.ipynb #f381338a
+# %% ../nbs/14_erf.ipynb #8bd375c9
 @dataclass(frozen=True)
 class FieldSpread:
     "An empirical receptive field and its cumulative curve, with their uncertainty"
@@ -149,7 +149,8 @@ class FieldSpread:
     low:int # lower end of its 95 % interval, in tokens
     high:int # upper end
     clusters:int # independent groups of segments
-    standard_error:Float[Tensor, " context"] = field(compare=False, repr=False) # of c(k), k = 1, 2, …; infinite for a single group
+    cumulative:Float[Tensor, " context"] = field(compare=False, repr=False) # c(k), k = 1, 2, …
+    standard_error:Float[Tensor, " context"] = field(compare=False, repr=False) # of c(k); infinite for a single group
 
 def erf_spread(
     s:Float[Tensor, "n context"], # shares, oldest token first
@@ -160,11 +161,11 @@ def erf_spread(
 ) -> FieldSpread: # in tokens
     "Spread over segments, or over the documents they come from"
     (sums, sizes), resamples = _clusters(s, groups), _whole("resamples", resamples)
-    erf = empirical_receptive_field(cumulative_gradient(s), threshold)
+    cumulative = cumulative_gradient(s)
     drawn = np.random.default_rng(seed).multinomial(len(sizes), np.full(len(sizes), 1/len(sizes)), size=resamples)
     curves = drawn@sums/(drawn@sizes)[:, None]
     low, high = np.quantile((curves>threshold+1e-12).argmax(1)+1, [.025, .975], method="nearest")
-    return FieldSpread(erf, int(low), int(high), len(sizes), _standard_error(sums, sizes))
+    return FieldSpread(empirical_receptive_field(cumulative, threshold), int(low), int(high), len(sizes), cumulative, _standard_error(sums, sizes))
 
 # %% ../nbs/14_erf.ipynb #5852bb97
 def theoretical_receptive_field(

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #31830927
+# %% ../nbs/16_experiments.ipynb #3e73d8b5
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
 from .encodings import _encoding_of, _module_sha256
-from .erf import cumulative_gradient, erf_spread, normalized_gradient
+from .erf import erf_spread, normalized_gradient
 from .model import TransformerLM
 from .perplexity import (
     last_token_nll, last_token_perplexity, non_overlapping_perplexity, paired_difference, sliding_window_perplexity)
@@ -96,7 +96,7 @@ def held_out(
     gradient = eval_segments(tokens, offsets, spec.eval.erf_len, spec.eval.erf_segments)
     return Segments(last, gradient, torch.as_tensor(tokens[:spec.eval.block_tokens].astype('int64')))
 
-# %% ../nbs/16_experiments.ipynb #9831a427
+# %% ../nbs/16_experiments.ipynb #2be5d38c
 def measure(
     model:TransformerLM, # trained, on its device
     spec:RunSpec, # says at which lengths
@@ -109,9 +109,8 @@ def measure(
     blocks = _blocks(non_overlapping_perplexity, model, text.stream, spec)
     sliding = _blocks(_sliding, model, text.stream, spec)
     report(.8)
-    shares = normalized_gradient(model, text.gradient[0])
-    spread = erf_spread(shares, groups=text.gradient[1])
-    return dict(nll=nll, documents=documents, non_overlapping=blocks, sliding=sliding, cumulative=cumulative_gradient(shares),
+    spread = erf_spread(normalized_gradient(model, text.gradient[0]), groups=text.gradient[1])
+    return dict(nll=nll, documents=documents, non_overlapping=blocks, sliding=sliding, cumulative=spread.cumulative,
                 erf=spread.erf, cumulative_spread=spread.standard_error, erf_interval=(spread.low, spread.high))
 
 # %% ../nbs/16_experiments.ipynb #140bcbaa
@@ -297,7 +296,7 @@ def _require_finished(spec, out, fitted):
     require(fitted.diverged_at is None, f"{named} diverged at step {fitted.diverged_at} of its training in {out}: there is no model to measure; train another, with a lower lr")
     require(fitted.steps==spec.train.steps, f"{named} is trained up to step {fitted.steps} of {spec.train.steps} in {out}: finish it first, {advice}")
 
-# %% ../nbs/16_experiments.ipynb #55f6a4df
+# %% ../nbs/16_experiments.ipynb #b75f822f
 def load_model(
     spec:RunSpec, # a run that was trained
     out:Path='results', # its output folder
@@ -332,7 +331,6 @@ def receptive_field(
     require(0<threshold<1, f"threshold={threshold} must lie between 0 and 1")
     model, data = load_model(spec, out)
     segments, documents = eval_segments(data.arrays.heldout, data.arrays.heldout_offsets, spec.eval.erf_len, spec.eval.erf_segments)
-    shares = normalized_gradient(model, segments)
-    cumulative, spread = cumulative_gradient(shares), erf_spread(shares, threshold, groups=documents)
-    within = float(cumulative[min(spec.train_len, len(cumulative))-1])
+    spread = erf_spread(normalized_gradient(model, segments), threshold, groups=documents)
+    within = float(spread.cumulative[min(spec.train_len, len(spread.cumulative))-1])
     return [{'L_ex': spec.eval.erf_len, 'ERF': spread.erf, '95 % interval': f'{spread.low} to {spread.high}', f'share within L_tr={spec.train_len}': f'{within:.3f}'}]

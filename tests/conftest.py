@@ -44,3 +44,15 @@ def pytest_terminal_summary(terminalreporter):
     if lines:
         terminalreporter.section('reported, not failed')
         for line in dict.fromkeys(lines): terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    "Run the command line in this process: its status, output and errors"
+    from sandwich_repro import cli
+    def run(*words):
+        monkeypatch.setattr(sys, 'argv', ['sandwich-repro', *map(str, words)])
+        with pytest.raises(SystemExit) as stop: cli.main()
+        said = capsys.readouterr()
+        return stop.value.code or 0, said.out, said.err.strip()
+    return run

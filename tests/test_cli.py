@@ -1,27 +1,15 @@
 "The command line: every kind of bad input is one line and status 2, and the commands work on a run of scale smoke."
 import json
 import os
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from sandwich_repro import cli, experiments
+from sandwich_repro import experiments
 from sandwich_repro.config import SCALES
 from sandwich_repro.results import result_path
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    "Run the command line in this process: its status, output and errors"
-    def run(*words):
-        monkeypatch.setattr(sys, 'argv', ['sandwich-repro', *map(str, words)])
-        with pytest.raises(SystemExit) as stop: cli.main()
-        said = capsys.readouterr()
-        return stop.value.code or 0, said.out, said.err.strip()
-    return run
 
 
 BAD = {
@@ -148,7 +136,7 @@ def test_corpora_lists_what_there_is(call):
     assert code==0 and all(name in out for name in ('code', 'math', 'prose', 'pile-arxiv'))
 
 
-@pytest.mark.parametrize('command', ['reproduce', 'train', 'perplexity', 'erf', 'claims', 'report', 'corpora'])
+@pytest.mark.parametrize('command', ['reproduce', 'train', 'perplexity', 'erf', 'claims', 'report', 'lens', 'corpora'])
 def test_help(command, call):
     code, out, _ = call(command, '--help')
     assert code==0 and 'Usage' in out

@@ -60,7 +60,7 @@ def test_interrupt_keeps_what_is_finished_and_goes_on(how, tmp_path):
     before = [p.stat().st_mtime_ns for p in first]
     process.send_signal(how)
     _, err = process.communicate(timeout=120)  # which workers that live on would keep from ending
-    assert process.returncode==130 and 'of 2 runs are finished' in err and err.endswith('stopped; the same command goes on from here\n')
+    assert process.returncode==130 and 'of 2 runs are finished' in err and err.endswith('stopped; what is finished is kept, and the same command makes the rest\n')
     assert not list(tmp_path.rglob('.*.part'))
     process = reproduce(tmp_path)
     out, err = process.communicate(timeout=180)
