@@ -16,7 +16,7 @@ SAME_H = tuple(f'alibi h={h}' for h in (0, 2, 4, 6, 8))
 WINDOWS = tuple(f'window w={w}' for w in (40, 80, 100, 120, 160, 320))
 MORE_WINDOWS = tuple(f'window w={w}' for w in (240, 480))
 
-# %% ../nbs/16b_alibi_judges.ipynb #8c108f16
+# %% ../nbs/16b_alibi_judges.ipynb #d88ff00a
 def _alibi_rises_then_stays(e):
     rises = e.rises('alibi Δ=0')
     up = any_of(negated(is_level(r)) for r in rises.values())
@@ -27,8 +27,8 @@ def _alibi_rises_then_stays(e):
 def _small_windows_level(e):
     found = e.present(WINDOWS)
     small = [w for w in found if w in WINDOWS[:3]]; large = [w for w in found if w not in small]
-    answer = all_of([*(level_everywhere(e, w) for w in small), *(negated(level_everywhere(e, w)) for w in large)])
-    return (answer if small and large else None), 'largest rise: '+', '.join(f'{_short(w)} {plus_minus(largest_rise(e, w))}' for w in found), {w: largest_rise(e, w).mean for w in found}
+    answer = all_of([*(level_everywhere(e, w) for w in small), *(negated(level_everywhere(e, w)) for w in large), True if small and large else None])
+    return answer, 'largest rise: '+', '.join(f'{_short(w)} {plus_minus(largest_rise(e, w))}' for w in found), {w: largest_rise(e, w).mean for w in found}
 
 def _small_costs(e):
     answers, lines, numbers = [], [], {}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RUNS_COLUMN', 'all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
            'level_everywhere', 'explodes', 'erf_within', 'plateau', 'plateau_text', 'step_ratio', 'ratio_text',
-           'runs_text', 'mean_loss', 'evidence_for', 'largest_rise']
+           'loss_curves', 'runs_text', 'mean_loss', 'evidence_for', 'largest_rise']
 
 # %% ../nbs/16a_evidence.ipynb #fadae190
 import math
@@ -67,7 +67,7 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #74a75254
+# %% ../nbs/16a_evidence.ipynb #27ecc990
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
 
@@ -79,6 +79,16 @@ def _most(numbers):
     "The number that comes most often; the largest of several"
     counts = Counter(numbers)
     return max(counts, key=lambda n: (counts[n], n))
+
+def _trained_as(s):
+    "What makes two runs of one corpus and training length the same model, whatever their seed and label"
+    return s.encoding, repr(s.encoding_options), s.tokenizer, s.vocab_size, s.n_layers, s.n_heads, s.d_model, s.train
+
+def _evaluated(runs, length):
+    "A length as a number of tokens; `Missing` where a run was not evaluated there"
+    absent = [r.spec.label for r in runs if round(length) not in r.lengths]
+    if absent: raise Missing(f"{absent[0]} was not evaluated at {round(length)} tokens")
+    return round(length)
 
 def _measured_alike(runs, scale):
     "Those of some runs that were measured at the same lengths: at the scale's own, or else at those of most"
@@ -109,6 +119,7 @@ class Evidence:
         "What was asked for, and all its runs, by seed and rising number of segments"
         place = label, corpus or self.scale.corpora[0], train_len or self.scale.train_len
         found = [r for r in self.results if r.spec.scale==self.scale.name and (r.spec.label, r.spec.corpus, r.spec.train_len)==place]
+        if len({_trained_as(r.spec) for r in found})>1: raise Missing(f"different models are called {label}: give them labels of their own, as `vary` does")
         return place, sorted(_measured_alike(found, self.scale), key=lambda r: (r.spec.seed, r.spec.eval.n_segments))
 
     def _finished(self, label, corpus="", train_len=0):
@@ -162,7 +173,7 @@ class Evidence:
             )->PairedDifference: # nats
         "Mean paired difference of the loss between two lengths, over seeds"
         runs = self.runs(label, **which)
-        lengths = [int(m*runs[0].spec.train_len) for m in (multiple, base)]
+        lengths = [_evaluated(runs, m*runs[0].train_len) for m in (multiple, base)]
         if len(runs)==1: return runs[0].rise(*lengths)
         return paired_difference(*([r.losses(n).mean() for r in runs] for n in lengths))
 
@@ -173,12 +184,12 @@ class Evidence:
             corpus:str="", # key of `CORPORA`
            )->PairedDifference: # nats, the one minus the other
         "Mean paired difference of the loss between two models on the same segments: those that both have for most seeds"
-        n = int(multiple*self.scale.train_len)
-        ours, theirs = ({(r.spec.eval.n_segments, r.spec.seed): r for r in self._finished(name, corpus)} for name in (label, other))
+        ours, theirs = ({(r.corpus.get('sha256', ''), r.spec.eval.n_segments, r.spec.seed): r for r in self._finished(name, corpus)} for name in (label, other))
         both = sorted(ours.keys() & theirs.keys())
         if not both: raise Missing(f"no seed has both {label} and {other} on the same segments")
-        most = _most(segments for segments, _ in both)
-        pairs = [(ours[key], theirs[key]) for key in both if key[0]==most]
+        most = _most(key[:2] for key in both)
+        pairs = [(ours[key], theirs[key]) for key in both if key[:2]==most]
+        n = _evaluated([run for pair in pairs for run in pair], multiple*self.scale.train_len)
         if len(pairs)>1: return paired_difference(*([run.losses(n).mean() for run in side] for side in zip(*pairs)))
         a, b = pairs[0]
         return paired_difference(a.losses(n), b.losses(n), groups=a.documents)
@@ -189,6 +200,7 @@ class Evidence:
                  )->list[float]: # evaluated lengths over L_tr, only those beyond 1
         "How far beyond its training length a model was evaluated"
         spec = self.runs(label, **which)[0].spec
+        if spec.eval.lengths[-1]<=spec.train_len: raise Missing(f"{label} was not evaluated beyond L_tr={spec.train_len}")
         return [n/spec.train_len for n in spec.eval.lengths if n>spec.train_len]
 
     def rises(self,
@@ -211,7 +223,7 @@ class Evidence:
               label:str, # the paper's name
               **which, # corpus, train_len
              )->PairedDifference: # between 0 and 1
-        "Share of the gradient within the model's training length: over seeds, or over segments where there is one seed"
+        "Share of the gradient within the model's training length: over seeds, or over documents (normal quantile) where there is one seed"
         runs = self.runs(label, **which)
         n = runs[0].spec.train_len
         shares, spread = [r.share(n) for r in runs], runs[0].cumulative_spread
@@ -226,7 +238,7 @@ class Evidence:
         "Cumulative gradient, mean over seeds"
         return np.mean([r.cumulative for r in self.runs(label, **which)], axis=0)
 
-# %% ../nbs/16a_evidence.ipynb #f8ac3ca6
+# %% ../nbs/16a_evidence.ipynb #72d593b4
 def level_everywhere(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
@@ -246,11 +258,10 @@ def explodes(
 def erf_within(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
-    multiple:float=1, # of L_tr
-    **which, # corpus, train_len
+    multiple:float=1, # of the scale's L_tr
 )->bool|None: # None: the interval contains the bound
     "Whether the empirical receptive field is at most a multiple of the training length"
-    low, _, high = evidence.erf(label, **which)
+    low, _, high = evidence.erf(label)
     return True if high<=multiple else False if low>multiple else None
 
 def plateau(
@@ -287,7 +298,15 @@ def ratio_text(
     low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
     return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
 
-# %% ../nbs/16a_evidence.ipynb #def5b757
+# %% ../nbs/16a_evidence.ipynb #c1634277
+def loss_curves(
+    models:dict, # name: its runs, one per seed; or what else has `losses` and `documents`
+    lengths:Sequence[int], # in tokens
+)->tuple[dict, dict]: # name: mean losses in nats, one per length; name: half widths of their 95 % bands
+    "What `plot_extrapolation` draws"
+    losses = {name: [mean_loss(runs, n) for n in lengths] for name, runs in models.items()}
+    return {name: [x.mean for x in found] for name, found in losses.items()}, {name: np.array([x.high-x.mean for x in found]) for name, found in losses.items()}
+
 RUNS_COLUMN = 'seeds × N'  # heads what `runs_text` says
 
 def runs_text(

@@ -6,14 +6,14 @@
 __all__ = ['variant_styles', 'scale_panels', 'plot_fields', 'log_axis', 'plot_losses', 'plot_against_rise',
            'plot_field_against_rise']
 
-# %% ../nbs/17c_figures.ipynb #2c7a0f32
+# %% ../nbs/17c_figures.ipynb #3b975ae9
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
-from .evidence import _LEVEL, Evidence, Missing, _short, mean_loss
+from .evidence import _LEVEL, Evidence, Missing, _short, loss_curves
 from .perplexity import _student_quantile
 from .plot import encoding_color, panels, plot_cumulative_gradient, plot_extrapolation
 from .tables import _seeds
@@ -72,7 +72,7 @@ def _legend_below(ax):
     entries = sorted(zip(*ax.get_legend_handles_labels()), key=lambda x: x[1].startswith('training length'))
     ax.legend(*zip(*entries), loc='upper center', bbox_to_anchor=(.5, -.28), ncols=2, fontsize=7.5, columnspacing=1.2)
 
-# %% ../nbs/17c_figures.ipynb #d61ac3c4
+# %% ../nbs/17c_figures.ipynb #1a6a0bc9
 def plot_fields(
     e:Evidence, # results of a scale
     labels:Sequence[str], # the paper's names; those without a run are left out
@@ -80,12 +80,12 @@ def plot_fields(
     corpus:str="", # key of `CORPORA`; the scale's first if empty
     train_len:int=0, # L_tr in tokens; the scale's if 0
 )->None:
-    "Share of the gradient on the most recent tokens: mean over seeds with its 95 % band, or over segments where there is one seed"
+    "Share of the gradient on the most recent tokens: mean over seeds with its 95 % band, or over documents (normal quantile) where there is one seed"
     runs, styles = _present(e, labels, corpus, train_len), variant_styles(labels)
     for label, found in runs.items():
         curves = np.array([r.cumulative for r in found])
         plot_cumulative_gradient(curves.mean(0), ax, label, train_len=found[0].spec.train_len, field=round(np.mean([r.erf for r in found])), **styles[label])
-        half = _student_quantile(len(found)-1)*curves.std(0, ddof=1)/len(found)**.5 if len(found)>1 else 1.96*np.asarray(found[0].cumulative_spread)
+        half = _student_quantile(len(found)-1)*curves.std(0, ddof=1)/len(found)**.5 if len(found)>1 else 1.96*np.asarray(found[0].cumulative_spread, dtype=float)
         ax.fill_between(np.arange(1, len(half)+1), curves.mean(0)-half, curves.mean(0)+half, color=styles[label]['color'], alpha=.2, linewidth=0)
     _titled(ax, e, corpus, runs)
     _legend_below(ax)
@@ -109,9 +109,8 @@ def plot_losses(
     "Last-token perplexity over length with 95 % bands, on logarithmic axes; on the same segments where the models share some"
     runs, styles = _present(e.same_segments(labels, corpus, train_len), labels, corpus, train_len), variant_styles(labels)
     lengths = next(iter(runs.values()))[0].spec.eval.lengths
-    losses = {label: [mean_loss(found, n) for n in lengths] for label, found in runs.items()}
-    plot_extrapolation(lengths, {k: [x.mean for x in v] for k, v in losses.items()}, next(iter(runs.values()))[0].spec.train_len, ax,
-                       {k: np.array([x.high-x.mean for x in v]) for k, v in losses.items()}, {k: styles[k]['color'] for k in runs})
+    means, bands = loss_curves(runs, lengths)
+    plot_extrapolation(lengths, means, next(iter(runs.values()))[0].spec.train_len, ax, bands, {k: styles[k]['color'] for k in runs})
     for line in ax.lines: line.set_linestyle(styles.get(line.get_label(), {}).get('linestyle', ':'))
     log_axis(ax)
     ax.tick_params(axis='x', labelrotation=45)

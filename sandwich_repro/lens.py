@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LensReport', 'summary', 'lens_figure', 'save_lens', 'load_lens', 'lens', 'register_attention']
 
-# %% ../nbs/18_lens.ipynb #48ce4687
+# %% ../nbs/18_lens.ipynb #17a88f96
 import json
 import os
 import re
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .config import _digest, _whole, require
 from .documents import CORPORA, load_corpus
 from .erf import erf_spread, normalized_gradient
-from .evidence import _mean, is_explosion, is_gain, is_level
+from .evidence import is_explosion, is_gain, is_level, loss_curves
 from .interface import max_positions
 from .perplexity import PairedDifference, last_token_nll
 from .plot import panels, plot_cumulative_gradient, plot_extrapolation
@@ -121,7 +121,7 @@ class LensReport(Measurements):
                  f'nats against L={self.base}': '' if n==self.base else plus_minus(rise), 'beyond L_tr': _word(rise) if n>self.train_len else ''}
                 for n, rise in zip(self.lengths, rises)]
 
-# %% ../nbs/18_lens.ipynb #ce03022f
+# %% ../nbs/18_lens.ipynb #f2c4600d
 def summary(
     report:LensReport, # of any model
 ) -> str: # a few sentences
@@ -140,9 +140,8 @@ def lens_figure(
     "Perplexity by length, and the cumulative gradient"
     left, right = panels(2, width=4.2, height=3)
     name, lengths = Path(report.model).name, list(report.lengths)
-    means = [_mean(report.losses(n), report.documents) for n in lengths]
-    halves = [(m.high-m.low)/2 for m in means]
-    plot_extrapolation(lengths, {name: [m.mean for m in means]}, report.train_len, left, {name: halves} if np.isfinite(halves).all() else None)
+    means, bands = loss_curves({name: [report]}, lengths)
+    plot_extrapolation(lengths, means, report.train_len, left, bands if np.isfinite(bands[name]).all() else None)
     plot_cumulative_gradient(report.cumulative, right, name, report.threshold, report.train_len, report.erf)
     return left.get_figure()
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #2249111a
+# %% ../nbs/17a_report.ipynb #496d39ff
 import base64
 import io
 from collections.abc import Sequence
@@ -18,18 +18,19 @@ import torch
 from matplotlib.figure import Figure
 
 from .claims import CLAIMS, Verdict, check_claims
-from .config import SCALES, run_key
+from .config import SCALES, require, run_key
 from .encodings import ENCODINGS, make_encoding
-from .evidence import RUNS_COLUMN, _most, evidence_for, mean_loss, runs_text
+from .evidence import RUNS_COLUMN, Missing, _most, evidence_for, loss_curves, runs_text
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
-# %% ../nbs/17a_report.ipynb #1eb3b558
+# %% ../nbs/17a_report.ipynb #a05bdde1
 def _row(e, label, corpus, train_len):
     "One line of the table: the seeds of a model together"
-    runs = e.runs(label, corpus, train_len)
-    which = dict(corpus=corpus, train_len=train_len)
-    rises = {m: plus_minus(r) for m, r in e.rises(label, **which).items()}
+    try: runs = e.runs(label, corpus, train_len)
+    except Missing as error: return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: str(error)})
+    try: rises = {m: plus_minus(r) for m, r in e.rises(label, corpus=corpus, train_len=train_len).items()}
+    except Missing: rises = {}
     return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: runs_text(runs)}, perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
                 **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
                 share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
@@ -78,7 +79,7 @@ def _tell_apart(ax):
     else: ax.text(.5, .5, 'none of these models has one', transform=ax.transAxes, ha='center')
     return ax.get_figure()
 
-# %% ../nbs/17a_report.ipynb #d420c15d
+# %% ../nbs/17a_report.ipynb #23bc9af3
 def extrapolation_figure(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -87,8 +88,8 @@ def extrapolation_figure(
     runs = _first(results, scale)
     spec = next(iter(runs.values()))[0].spec
     figure, ax = plt.subplots(figsize=(7, 4))
-    losses = {name: [mean_loss(runs[label], n) for n in spec.eval.lengths] for label, name in _with_segments(runs).items()}
-    plot_extrapolation(spec.eval.lengths, {k: [x.mean for x in v] for k, v in losses.items()}, spec.train_len, ax, {k: np.array([x.high-x.mean for x in v]) for k, v in losses.items()})
+    means, bands = loss_curves({name: runs[label] for label, name in _with_segments(runs).items()}, spec.eval.lengths)
+    plot_extrapolation(spec.eval.lengths, means, spec.train_len, ax, bands)
     ax.set_yscale('log')
     return _tell_apart(ax)
 
@@ -166,7 +167,7 @@ def count_outcomes(
     counts = {o: sum(v.outcome==o for v in verdicts) for o in _STYLES}
     return ', '.join(f'{n} {o}' for o, n in counts.items() if n)
 
-# %% ../nbs/17a_report.ipynb #e7a955df
+# %% ../nbs/17a_report.ipynb #7d2bb683
 def write_report(
     results:Sequence[RunResult], # of any scales
     scale:str, # key of `SCALES`: whose results count
@@ -174,7 +175,8 @@ def write_report(
 )->Path: # out/scale/report.html
     "Write figures and one self-contained page for the results of a scale"
     ours = [r for r in results if r.spec.scale==scale]
-    if not _first(ours, scale): raise ValueError(f"no finished run of scale {scale} in {out}: make some with: sandwich-repro reproduce --scale {scale} --out {out}")
+    lost = f'all {len(ours)} runs diverged' if ours else f'make some with: sandwich-repro reproduce --scale {scale} --out {out}'
+    require(_first(ours, scale), f"no finished run of scale {scale} in {out}: {lost}")
     folder, images = Path(out)/scale, []
     for name, draw in FIGURES.items():
         images.append((name, draw.__doc__, _svg(draw(ours, scale))))

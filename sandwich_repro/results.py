@@ -75,7 +75,7 @@ class Measurements:
         "Share of the gradient on the n most recent tokens"
         return float(self.cumulative[min(n, len(self.cumulative))-1])
 
-# %% ../nbs/15_results.ipynb #b0bfc575
+# %% ../nbs/15_results.ipynb #289d12c7
 @dataclass(frozen=True)
 class RunResult(Measurements):
     "The numbers of one run, with its specification and provenance"
@@ -87,9 +87,9 @@ class RunResult(Measurements):
     non_overlapping:dict=field(default_factory=dict) # block length: perplexity
     sliding:dict=field(default_factory=dict) # window length: perplexity
     cumulative:Sequence=() # share of the gradient on the k most recent tokens, k = 1, 2, …
-    cumulative_spread:Sequence=() # its standard error over segments
+    cumulative_spread:Sequence=() # its standard error, clustered by document
     erf:int|None=None # empirical receptive field at `spec.eval.erf_len`, in tokens
-    erf_interval:Sequence=() # its 95 % interval, by bootstrap over segments
+    erf_interval:Sequence=() # its 95 % interval, by bootstrap over documents
     provenance:dict=field(default_factory=provenance) # where it was made
 
     @property
@@ -124,7 +124,7 @@ def write_atomically(
     try: write_whole(path, lambda part: part.write_text(text, encoding='utf-8'))
     except OSError as error: raise ValueError(f"cannot write into folder {path.parent}: {error.strerror}; choose another output folder") from None
 
-# %% ../nbs/15_results.ipynb #06de8f78
+# %% ../nbs/15_results.ipynb #80a11255
 def _plain(value, digits=5):
     "Numbers that JSON can hold, floats rounded"
     if isinstance(value, dict): return {str(k): _plain(v, digits) for k, v in value.items()}
@@ -145,6 +145,8 @@ def save_result(
     folder:Path, # output folder
 )->Path: # the file written
     "Write a result as JSON, atomically"
+    try: _require_whole(result)
+    except ValueError as error: raise ValueError(f"{run_key(result.spec)} is not saved: {error}") from None
     values = {f.name: getattr(result, f.name) for f in fields(result) if f.name!='spec'}
     content = dict(schema=_SCHEMA, kind='sandwich_repro.RunResult', spec=spec_to_dict(result.spec), **_plain(values))
     path = result_path(result.spec, folder)
@@ -167,7 +169,7 @@ def _require_whole(result):
     require(isinstance(result.erf, int) and len(result.erf_interval)==2, "erf or its interval is missing")
     require(len(result.cumulative)==wanted.erf_len-1, f"cumulative must hold {wanted.erf_len-1} shares, one for each token before the last of erf_len")
 
-# %% ../nbs/15_results.ipynb #de072ab4
+# %% ../nbs/15_results.ipynb #329f478d
 def load_result(
     path:Path, # a JSON file written by `save_result`
 )->RunResult: # what was saved
@@ -189,7 +191,7 @@ def _made(path, content):
     "The result that a file describes"
     names = [f.name for f in fields(RunResult)]
     try:
-        result = RunResult(**{k: spec_from_dict(v) if k=='spec' else v for k, v in content.items() if k in names})
+        result = RunResult(**{'provenance': None} | {k: spec_from_dict(v) if k=='spec' else v for k, v in content.items() if k in names})
         _require_whole(result)
     except (TypeError, KeyError, ValueError) as error: raise ValueError(f"{path} is not a whole result: {error}") from None
     return result

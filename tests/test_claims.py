@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from sandwich_repro.claims import CLAIMS, check_claims
-from sandwich_repro.config import SCALES
-from sandwich_repro.evidence import evidence_for
+from sandwich_repro.config import SCALES, vary
+from sandwich_repro.evidence import Missing, evidence_for
 from sandwich_repro.experiments import grid_specs
+from sandwich_repro.report import summary_rows
 from sandwich_repro.results import RunResult
 from sandwich_repro.tables import model_rows
 
@@ -105,3 +106,55 @@ def test_models_on_the_first_plateau_are_named():
     behind = [replace(r, nll=np.asarray(r.nll)+1) if r.spec.label=='rotary' else r for r in results]
     verdict, = check_claims(behind, SCALE.name, [c for c in CLAIMS if c.id=='C12'])
     assert 'not past the first plateau of the loss: rotary' in verdict.evidence
+
+
+@pytest.mark.parametrize('lengths', [(N, 2*N), (N, 3*N+1), (N//2, N), (N//4, N, 16*N)])
+def test_runs_at_other_lengths_alone_are_judged_as_far_as_they_go(lengths):
+    "No grid run of the same models beside them: claims that need a length say so, and nothing crashes"
+    specs = [replace(SCALE.spec(*a, **b), eval=replace(SCALE.spec('none').eval, lengths=lengths)) for a, b in ((('alibi',), {}), (('sandwich',), {}), (('window',), dict(window=40)), (('kerple_log',), {}), (('rotary',), {}))]
+    results = [as_in_the_paper(s) for s in specs]
+    found = {v.claim: v for v in check_claims(results, SCALE.name)}
+    if lengths[-1]==N: assert 'not evaluated beyond' in found['C1'].evidence and found['C1'].outcome=='not tested at this scale'
+    assert len(summary_rows(results, SCALE.name))==len(results)
+    mixed = [as_in_the_paper(SCALE.spec('sandwich')), as_in_the_paper(specs[3])]
+    assert {v.claim for v in check_claims(mixed, SCALE.name)}=={c.id for c in CLAIMS}
+
+
+@pytest.mark.parametrize('train_len', [49, 98, 103])
+def test_lengths_that_floats_do_not_hit_are_found(train_len):
+    assert int(64/49*49)!=64 or train_len!=49                            # why lengths are rounded
+    spec = vary(SCALES['quick'].spec('alibi'), train_len=train_len)
+    nll = np.tile(np.arange(len(spec.eval.lengths), dtype=float), (24, 1))
+    result = replace(made_up(SCALE.spec('alibi'), 2., LEVEL, N), spec=spec, nll=nll)
+    e = evidence_for([result], 'quick')
+    home = spec.eval.lengths.index(train_len)
+    assert [r.mean for r in e.rises('alibi Δ=0', train_len=train_len).values()]==[i-home for i in range(home+1, len(spec.eval.lengths))]
+
+
+def test_two_models_under_one_name_are_not_seeds_of_one():
+    first = SCALE.spec('sandwich')
+    other = replace(first, encoding='alibi', seed=1)                    # the label stays
+    e = evidence_for([as_in_the_paper(first), as_in_the_paper(other)], SCALE.name)
+    with pytest.raises(Missing, match='different models are called sandwich'): e.runs('sandwich')
+    rows = summary_rows([as_in_the_paper(first), as_in_the_paper(other)], SCALE.name)
+    assert 'different models' in rows[0]['seeds × N']
+
+
+def test_losses_of_different_texts_are_not_paired():
+    ours, theirs = as_in_the_paper(SCALE.spec('sandwich')), as_in_the_paper(SCALE.spec('alibi'))
+    same = evidence_for([replace(r, corpus=dict(sha256='a')) for r in (ours, theirs)], SCALE.name)
+    assert same.gap('sandwich', 'alibi Δ=0').n==24
+    mixed = evidence_for([replace(ours, corpus=dict(sha256='a')), replace(theirs, corpus=dict(sha256='b'))], SCALE.name)
+    with pytest.raises(Missing, match='on the same segments'): mixed.gap('sandwich', 'alibi Δ=0')
+
+
+def test_one_window_that_is_not_level_decides_against_c2():
+    explodes = replace(as_in_the_paper(SCALE.spec('window', window=40)), nll=as_in_the_paper(SCALE.spec('window', window=320)).nll)
+    assert {v.claim: v.outcome for v in check_claims([explodes], SCALE.name)}['C2']=='not reproduced'
+
+
+def test_sandwich_alone_on_a_second_corpus_takes_no_verdict_away():
+    results = [as_in_the_paper(SCALE.spec(name)) for name in ('sandwich', 'alibi', 'sinusoidal', 'rotary')]
+    before = {v.claim: v.outcome for v in check_claims(results, SCALE.name)}['C18']
+    after = check_claims([*results, as_in_the_paper(SCALE.spec('sandwich', corpus='math'))], SCALE.name)
+    assert before=='held' and {v.claim: v.outcome for v in after}['C18']=='held'
