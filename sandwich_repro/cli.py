@@ -117,7 +117,7 @@ def _results(scale, out)->list[RunResult]:
     if not found: raise ValueError(f"no results in {Path(out)/scale}: make them with: sandwich-repro reproduce --scale {scale} --out {out}")
     return found
 
-# %% ../nbs/19_cli.ipynb #3551a16f
+# %% ../nbs/19_cli.ipynb #b84b4c60
 def _plan(specs, todo, processes):
     "Print the runs and how long they would take"
     from sandwich_repro.experiments import estimate_seconds
@@ -146,8 +146,8 @@ def reproduce(
     except KeyboardInterrupt:
         print(f'{len(specs)-len(experiments.missing(specs, out))} of {len(specs)} runs are finished', file=sys.stderr)
         raise
-    if results: _show(results, scale, out)
     for key, message in failed.items(): print(f'failed: {key}: {message}', file=sys.stderr)
+    if results: _show(results, scale, out)
     if failed: raise typer.Exit(1)
 
 def _shard(specs, text):
@@ -256,14 +256,24 @@ def _show_lens(report, out):
     _print_table(report.rows(), f'{report.model} on {report.text}, L_tr={report.train_len}')
     print(*report.notes, summary(report), path, path.with_suffix('.png'), sep='\n')
 
-# %% ../nbs/19_cli.ipynb #45010d97
+# %% ../nbs/19_cli.ipynb #3f87295e
 _USAGE = next(c for c in typer.BadParameter.__mro__ if c.__name__=='ClickException')  # Click's or Typer's own, by version
 
 _STOPPED = 130  # the shell's status of a command that was interrupted
 
+def _as_ctrl_c(number, frame):
+    "Do what Ctrl-C would do at this moment: save a checkpoint, stop workers"
+    handler = signal.getsignal(signal.SIGINT)
+    return (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+def _listen():
+    "`kill` and a closed terminal stop a command as Ctrl-C does, unless it was told to ignore them"
+    for number in (getattr(signal, name, None) for name in ('SIGTERM', 'SIGHUP')):
+        if number and signal.getsignal(number) is not signal.SIG_IGN: signal.signal(number, _as_ctrl_c)
+
 def main()->None:
     "The entry point of `sandwich-repro`: usage errors and `ValueError` end with status 2 and one line"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops workers and saves checkpoints as Ctrl-C does
+    _listen()
     try: status = app(prog_name='sandwich-repro', standalone_mode=False) or 0
     except _USAGE as error:
         if type(error).__name__!='NoArgsIsHelpError': print(f"sandwich-repro: {' '.join(error.format_message().split())} (in: {' '.join(sys.argv[1:])})", file=sys.stderr)

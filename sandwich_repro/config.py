@@ -7,11 +7,12 @@ __all__ = ['SCALES', 'unknown_name', 'require', 'require_fields', 'ModelConfig',
            'model_label', 'RunSpec', 'spec_to_dict', 'spec_from_dict', 'run_key', 'train_values', 'train_key', 'vary',
            'Scale', 'set_seed', 'project_root']
 
-# %% ../nbs/00_config.ipynb #27e6a04c
+# %% ../nbs/00_config.ipynb #67440ece
 import difflib
 import hashlib
 import json
 import math
+import os
 import random
 import re
 from collections.abc import Iterable
@@ -53,7 +54,7 @@ def require_fields(
     for name in given:
         if name not in known: raise unknown_name(f"option of {kind}", name, known)
 
-# %% ../nbs/00_config.ipynb #c4fc8a80
+# %% ../nbs/00_config.ipynb #41097a33
 def _is_number(value, kind=Real): return isinstance(value, kind) and not isinstance(value, bool)  # NumPy's are of these kinds too
 
 def _whole(name, value, least=1)->int:
@@ -71,6 +72,7 @@ def _plain(value):
     "A value as JSON can hold it: NumPy's numbers as Python's own, also inside of containers"
     if isinstance(value, np.generic): return value.item()
     if isinstance(value, dict): return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, os.PathLike): return os.fspath(value)
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 def _make_plain(config):
@@ -127,7 +129,9 @@ def _count_or_share(name, value, of):
     "Require that a float is a share"
     require(isinstance(value, int) or value<=1, f"{name}={value} is a share above 1: give a number of {of} as an integer")
 
-# %% ../nbs/00_config.ipynb #0c504b87
+# %% ../nbs/00_config.ipynb #60591291
+_PRECISIONS = ('auto', '32-true', 'bf16-mixed', 'bf16-true', '64-true')
+
 @dataclass(frozen=True)
 class TrainConfig:
     "How a model is trained (paper, section 4): Adam, warm-up, cosine decay, clipping"
@@ -140,7 +144,7 @@ class TrainConfig:
     warmup:float=0.01 # share of the steps in which the learning rate rises
     final_lr:float=0.0 # share of `lr` left at the last step
     clip:float=1.0 # largest gradient norm
-    precision:str="auto" # Lightning's names; "auto" is bf16-mixed on a GPU and 32-true elsewhere
+    precision:str="auto" # Lightning's names without float16; "auto" is bf16-mixed on a GPU that has it and 32-true elsewhere
     val_check_interval:int|float=0.1 # validate every so many steps (int) or share of the run (float)
     limit_val_batches:int|float=8 # held-out batches (int) or share (float) of a validation; 0 for none
 
@@ -154,6 +158,9 @@ class TrainConfig:
         for f in ('weight_decay', 'limit_val_batches'): _positive(f, getattr(self, f), zero=True)
         for f in ('warmup', 'final_lr'): _share(f, getattr(self, f))
         for f, of in (('val_check_interval', 'steps'), ('limit_val_batches', 'batches')): _count_or_share(f, getattr(self, f), of)
+        if self.precision not in _PRECISIONS: raise unknown_name('precision', self.precision, _PRECISIONS)  # gradients are clipped before float16's would be unscaled
+        for f in ('lr', 'eps', 'weight_decay', 'warmup', 'final_lr', 'clip'): object.__setattr__(self, f, float(getattr(self, f)))  # 1 and 1.0 are one run
+        object.__setattr__(self, 'betas', tuple(map(float, self.betas)))
 
 # %% ../nbs/00_config.ipynb #d887425d
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ class EvalConfig:
         for f in ('n_segments', 'erf_segments', 'batch_size', 'block_tokens'): _whole(f, getattr(self, f))
         _whole('erf_len', self.erf_len, least=2)
 
-# %% ../nbs/00_config.ipynb #2898f42d
+# %% ../nbs/00_config.ipynb #3e0cb633
 _PAPER_LEN = 512
 
 def map_options(
@@ -188,13 +195,14 @@ def map_options(
     s, name = _PAPER_LEN/train_len, {'alibi': 'same_h' if 'same_h' in options else 'shift', 'window': 'window'}.get(encoding)
     value = options.get(name, 0 if name=='shift' else None)
     if encoding=='t5':
-        n_buckets = 16 if s>=4 else 32
-        return {'n_buckets': n_buckets, 'max_distance': max(train_len//4, n_buckets//2+1), **options}  # beyond the exact buckets
+        n, far = options.get('n_buckets', 16 if s>=4 else 32), options.get('max_distance', 128)
+        known = _is_number(n, Integral) and _is_number(far, Real) and 0<far<math.inf
+        return {**options, 'n_buckets': n, 'max_distance': max(round(far/s), n//2+1) if known else far}  # beyond the exact buckets
     if not _is_number(value, Integral if name=='window' else Real) or not math.isfinite(value): return dict(options)  # nothing to map, or left for the encoding to refuse
     if encoding=='alibi': return {**options, name: value-math.log2(s)}
     return {**options, name: max(1, round(value/s)) if value>0 else value}
 
-# %% ../nbs/00_config.ipynb #08caca7c
+# %% ../nbs/00_config.ipynb #6340cb41
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')
 
 def model_label(
@@ -204,7 +212,7 @@ def model_label(
     "How the paper would name a model"
     options = _plain(options)
     if encoding=='alibi' and 'same_h' not in options: options = {'shift': 0, **options}
-    return ' '.join([encoding, *(f"{_SYMBOLS.get(k, k)}={v:g}" if isinstance(v, (int, float)) else f"{k}={v}" for k, v in options.items())])
+    return ' '.join([encoding, *(f"{_SYMBOLS.get(k, k)}={v:g}" if isinstance(v, (int, float)) and not isinstance(v, bool) else f"{k}={v}" for k, v in options.items())])
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -343,9 +351,9 @@ SCALES = {s.name: s for s in [
     Scale('paper', 12, 12, 768, 512, TrainConfig(50_000, 32, 6e-4), tokenizer='gpt-neox', vocab_size=50_277, processes=1,
           corpora=('pile-arxiv', 'pile-github', 'pile-openwebtext2'), seeds=(0, 1, 2, 3, 4))]}
 
-# %% ../nbs/00_config.ipynb #28588e93
+# %% ../nbs/00_config.ipynb #9a8ba3eb
 def set_seed(
-    seed:int, # any whole number of at least 0
+    seed:int, # from 0 to 2³²−1
 )->None:
     "Seed Python, NumPy and PyTorch"
     random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)

@@ -191,7 +191,7 @@ def _checked(result, spec, path):
         require(now==then.get(name, now), f"{what[name]} has changed since {path} was made: move that file, or choose another output folder")
     return result
 
-# %% ../nbs/16_experiments.ipynb #69c7bea6
+# %% ../nbs/16_experiments.ipynb #f6dc626d
 def run(
     spec:RunSpec, # what to run
     out:Path='results', # output folder; the result stands in out/scale
@@ -206,7 +206,7 @@ def run(
     require(spec.train_len in lengths, f"lengths={lengths} must hold L_tr={spec.train_len}: the loss there is what those at other lengths are compared with")
     if path.exists():
         result = _checked(load_result(path), spec, path)
-        if weights and not _has_weights(spec, out): _trained(spec, out, LMDataModule.from_spec(spec), report, progress, compile)
+        if weights: _trained(spec, out, LMDataModule.from_spec(spec), report, progress, compile)  # at once where training is finished
         return result
     _encoding_of(spec)
     require_writable(path.parent)

@@ -47,7 +47,7 @@ def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> li
     require(lengths[-1]<=longest, f"length {lengths[-1]} is longer than the segments, which have {longest} tokens")
     return lengths
 
-# %% ../nbs/13_perplexity.ipynb #97c00a49
+# %% ../nbs/13_perplexity.ipynb #65be4d53
 def last_token_nll(
     model:Callable, # tokens (batch, seq) to logits (batch, seq, vocab) or (batch, vocab)
     segments:Int[Tensor, "n seq"], # token ids; each row ends in the scored token
@@ -62,7 +62,7 @@ def last_token_nll(
     lengths = _checked_lengths(lengths, segments)
     ends = [] if bos is None else (segments[:, -1]==bos).nonzero().flatten().tolist()
     require(not ends, f"segments {ends[:5]} end in bos={bos}, which is never scored: choose segments that end in text")
-    check_context(model, lengths[-1]-1+(bos is not None))
+    check_context(model, lengths[-1]-1+(bos is not None and bool((segments[:, -lengths[-1]]!=bos).any())))
     nll, device = torch.empty(len(segments), len(lengths), dtype=torch.float64), model_device(model)
     done, work = 0, len(segments)*sum(lengths)  # in tokens read: a long context takes longer than a short one
     with evaluating(model), torch.no_grad(), tqdm(total=work, unit="token", unit_scale=True, disable=not progress) as bar:

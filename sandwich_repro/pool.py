@@ -17,9 +17,11 @@ import torch
 
 from .config import require
 
-# %% ../nbs/15a_pool.ipynb #3640e03a
+# %% ../nbs/15a_pool.ipynb #b0a0ed17
 def _child(work, item, index, events, threads, gpu):
     "What the process of one item does: work, and say how it ended"
+    if hasattr(os, 'setpgid'): os.setpgid(0, 0)  # out of the terminal's group: Ctrl-C comes once, through `_stop`, and a second one means "do not wait"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
     torch.set_num_threads(threads)
     if gpu is not None: os.environ['CUDA_VISIBLE_DEVICES'] = gpu  # before the first use of CUDA
     try:

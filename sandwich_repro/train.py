@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['learning_rate', 'LitLM', 'FitResult', 'fit', 'read_fit']
 
-# %% ../nbs/12_train.ipynb #420954b7
+# %% ../nbs/12_train.ipynb #691923a7
 import copy
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -156,7 +157,7 @@ class _Bar(TQDMProgressBar):
     def init_validation_tqdm(self): return Tqdm(disable=True)
     def get_metrics(self, trainer, lit): return {k: v for k, v in super().get_metrics(trainer, lit).items() if k!="v_num"}
 
-# %% ../nbs/12_train.ipynb #99b44c97
+# %% ../nbs/12_train.ipynb #ea567b85
 def _loggers(folder):
     "A table of losses, and TensorBoard's files where it is installed; a new version for every start"
     board = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
@@ -167,9 +168,9 @@ def _device(accelerator):
     return ("cuda" if torch.cuda.is_available() else "cpu") if accelerator=="auto" else accelerator
 
 def _precision(train, accelerator):
-    "bf16-mixed on a GPU that has it, float32 elsewhere, unless the configuration says otherwise"
+    "bf16-mixed on a GPU that has it and does not emulate it, float32 elsewhere, unless the configuration says otherwise"
     if train.precision!="auto": return train.precision
-    return "bf16-mixed" if accelerator in ("cuda", "gpu") and torch.cuda.is_bf16_supported() else "32-true"
+    return "bf16-mixed" if accelerator in ("cuda", "gpu") and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
 
 # %% ../nbs/12_train.ipynb #dee08763
 def _trainer(train, data, saver, progress, callbacks, accelerator, **hardware):
@@ -183,13 +184,21 @@ def _trainer(train, data, saver, progress, callbacks, accelerator, **hardware):
         default_root_dir=saver.folder, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=progress,
         inference_mode=False, use_distributed_sampler=False, **hardware)
 
-# %% ../nbs/12_train.ipynb #d99b2506
+# %% ../nbs/12_train.ipynb #2bceb780
+def _encoding_identity(encoding):
+    "An encoding that came as an object: its class, its options, and its bias where nothing of it is learned"
+    if encoding is None: return None
+    encoding = copy.deepcopy(encoding).cpu()
+    bias = None if any(True for _ in encoding.parameters()) else encoding.bias(torch.arange(1024))
+    content = repr(encoding).encode()+(b'' if bias is None else bias.detach().contiguous().numpy().tobytes())
+    return f"{type(encoding).__module__}.{type(encoding).__qualname__} {hashlib.sha256(content).hexdigest()[:16]}"
+
 def _identity(model_config, train_config, seed, encoding, spec):
     "What makes a run this run and no other"
-    kind, spec = type(encoding), _plain(spec)
+    spec = _plain(spec)
     if isinstance(spec, dict): spec = {k: v for k, v in spec.items() if k not in ("label", "scale", "eval")}  # nothing of training
     return dict(model=_plain(model_config), train=_plain(train_config), seed=seed, spec=spec,
-                encoding=None if encoding is None else f"{kind.__module__}.{kind.__qualname__}")
+                encoding=_encoding_identity(encoding))
 
 def _found(folder, identity):
     "The checkpoint that an earlier call left, and its record; a new one where there is none"

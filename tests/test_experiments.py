@@ -1,4 +1,5 @@
 "Runs side by side, interrupted runs, and results that repeat."
+import json
 import os
 import shutil
 import signal
@@ -44,6 +45,43 @@ def test_a_process_that_dies_stops_no_other():
     assert (1, 'done', None) in heard and (1, 'progress', .5) in heard
 
 
+def count_interrupts(path, report):
+    "Writes how Ctrl-C would end it, then how many of them came in half a second after the first"
+    seen, usual = [], signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    path.write_text('ready')
+    while not seen: time.sleep(.01)
+    time.sleep(.5)
+    path.with_suffix('.txt').write_text(f'{usual} {len(seen)}')
+    raise KeyboardInterrupt
+
+
+PARENT = '''
+from pathlib import Path
+from sandwich_repro.cli import _listen
+from sandwich_repro.pool import side_by_side
+from test_experiments import count_interrupts
+if __name__=="__main__":
+    _listen()
+    side_by_side(count_interrupts, [Path("a"), Path("b")], 2)
+'''
+
+
+@pytest.mark.parametrize('how', ['Ctrl-C in a terminal', 'kill of a background job'])
+def test_workers_are_interrupted_once(how, tmp_path):
+    "A second interruption means: do not wait for the checkpoint"
+    (tmp_path/'parent.py').write_text(PARENT)
+    background = how.startswith('kill')
+    process = subprocess.Popen([sys.executable, 'parent.py'], cwd=tmp_path, env=os.environ | dict(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT/'tests')])), stderr=subprocess.DEVNULL,
+                               start_new_session=True, preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if background else None)
+    end = time.time()+60
+    while not all((tmp_path/name).exists() for name in 'ab') and time.time()<end: time.sleep(.05)
+    if background: process.send_signal(signal.SIGTERM)
+    else: os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=60)
+    assert [(tmp_path/f'{name}.txt').read_text() for name in 'ab']==['True 1']*2
+
+
 def reproduce(folder):
     "The command in a process of its own, and of its own group, as in a terminal"
     code = 'from sandwich_repro.cli import main; main()'
@@ -58,7 +96,7 @@ def test_interrupt_keeps_what_is_finished_and_goes_on(how, tmp_path):
     while not list(tmp_path.glob('smoke/*.json')) and time.time()<end: time.sleep(.05)
     first = list(tmp_path.glob('smoke/*.json'))
     before = [p.stat().st_mtime_ns for p in first]
-    process.send_signal(how)
+    os.killpg(process.pid, how)
     _, err = process.communicate(timeout=120)  # which workers that live on would keep from ending
     assert process.returncode==130 and 'of 2 runs are finished' in err and err.endswith('stopped; what is finished is kept, and the same command makes the rest\n')
     assert not list(tmp_path.rglob('.*.part'))
@@ -158,6 +196,32 @@ def test_weights_that_are_missing_are_trained_again(tmp_path):
     experiments.run(spec, tmp_path, progress=False, weights=True)
     assert experiments.receptive_field(spec, tmp_path)[0]['ERF']==load_result(path).erf
     assert path.read_bytes()==before
+
+
+def test_weights_that_are_half_trained_are_finished(tmp_path, monkeypatch):
+    "`train` in a clone, stopped and started again"
+    spec = SCALES['smoke'].spec('alibi')
+    experiments.run(spec, tmp_path, progress=False)
+    shutil.rmtree(tmp_path/'smoke'/'checkpoints')
+    halfway = LambdaCallback(on_train_batch_end=lambda trainer, *_: setattr(trainer, 'should_stop', trainer.global_step>=10))
+    kept = experiments.fit
+    monkeypatch.setattr(experiments, 'fit', lambda *args, **more: kept(*args, **more, callbacks=[halfway]))
+    try: experiments.run(spec, tmp_path, progress=False, weights=True)
+    except ValueError: pass
+    monkeypatch.setattr(experiments, 'fit', kept)
+    with pytest.raises(ValueError, match='up to step'): experiments.receptive_field(spec, tmp_path)
+    experiments.run(spec, tmp_path, progress=False, weights=True)
+    assert experiments.receptive_field(spec, tmp_path)
+
+
+def test_losses_that_are_not_finite_are_not_saved(tmp_path):
+    result = experiments.run(SCALES['smoke'].spec('none'), tmp_path/'a', progress=False)
+    with pytest.raises(ValueError, match='code-none.* is not saved: nll must hold one finite loss'): save_result(replace(result, nll=[[float('nan')]*len(row) for row in result.nll]), tmp_path/'b')
+    path = result_path(result.spec, tmp_path/'a')
+    content = json.loads(path.read_text())
+    del content['provenance']
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match='provenance is missing'): load_result(path)
 
 
 def test_runs_measured_otherwise_stand_beside_the_grid(tmp_path):

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
 import sandwich_repro.train as train_module
+from sandwich_repro.alibi import alibi_bias
 from sandwich_repro.config import ModelConfig, RunSpec, TrainConfig
 from sandwich_repro.encodings import ENCODINGS
 from sandwich_repro.model import TransformerLM
@@ -207,7 +208,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     for other, message in ((dict(seed=1), "seed is 0 there and 1 here"),
                            (dict(model=replace(MODEL, encoding="sandwich")), "model.encoding is 'alibi' there and 'sandwich' here"),
                            (dict(train=replace(TRAIN, lr=.1)), "train.lr is 0.01 there and 0.1 here"),
-                           (dict(encoding=FixedBias(len)), "FixedBias")):
+                           (dict(encoding=FixedBias(alibi_bias, slopes=torch.ones(2))), "FixedBias")):
         with pytest.raises(ValueError, match=message): run(tmp_path, **other)
 
 
@@ -312,7 +313,23 @@ def test_integers_are_counts_and_fractions_are_shares(tmp_path):
     assert validations(tmp_path/"uneven", limit_val_batches=1, val_check_interval=4)==[4, 8, 9]
 
 
+def test_an_encoding_given_as_an_object_is_known_by_what_it_does(tmp_path):
+    "Two functions of one class are two runs; the same function is one, wherever its tensors lie"
+    steep, flat = (FixedBias(alibi_bias, slopes=torch.tensor([a, a/2])) for a in (.5, .1))
+    first = run(tmp_path, encoding=steep)
+    with pytest.raises(ValueError, match="belongs to another run"): run(tmp_path, encoding=flat)
+    assert_same_weights(run(tmp_path, encoding=FixedBias(alibi_bias, slopes=torch.tensor([.5, .25]))).model, first.model)
+
+
 # --- precision ---
+
+def test_float16_is_refused():
+    with pytest.raises(ValueError, match="precision.*16-mixed.*bf16-mixed"): replace(TRAIN, precision="16-mixed")
+
+
+def test_numbers_are_one_run_whether_whole_or_not():
+    assert replace(TRAIN, clip=1, weight_decay=0)==TRAIN and repr(replace(TRAIN, clip=1, weight_decay=0))==repr(TRAIN)
+
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("encoding", sorted(ENCODINGS))
