@@ -28,7 +28,7 @@ def sinusoidal_embedding(
     pairs = torch.stack([phases.sin(), phases.cos()], -1).flatten(-2)
     return pairs[..., :width].to(positions.device, dtype)
 
-# %% ../nbs/04_absolute.ipynb #65423b87
+# %% ../nbs/04_absolute.ipynb #0c677fab
 _TABLE_ROWS = 2**16
 
 class _Tabulated(PositionalEncoding):
@@ -39,6 +39,7 @@ class _Tabulated(PositionalEncoding):
         self.width, self.base, self._table = width, base, None
 
     def _rows(self, positions):
+        positions = positions.long()
         if torch.compiler.is_compiling() or positions.device.type!="cpu":  # nothing to wait for, and as fast
             return sinusoidal_embedding(positions, self.width, self.base)
         lowest, highest = torch.stack(positions.aminmax()).tolist() if positions.numel() else (-1, 0)
@@ -70,7 +71,7 @@ class Sinusoidal(_Tabulated):
     def extra_repr(self):
         return f"d_model={self.width}, base={self.base:g}"
 
-# %% ../nbs/04_absolute.ipynb #695ede21
+# %% ../nbs/04_absolute.ipynb #dec74efa
 def _turn(
     x:Float[Tensor, "... seq d_head"], # queries or keys
     cos:Float[Tensor, "... seq pairs"], # of every pair's angle
@@ -101,6 +102,10 @@ class _Turned(torch.autograd.Function):
     def backward(ctx, upstream):
         cos, sin = ctx.saved_tensors
         return _Turned.apply(upstream, cos, -sin, ctx.interleaved), None, None, None
+    @staticmethod
+    def vmap(info, in_dims, x, cos, sin, interleaved):
+        require(in_dims[1] is in_dims[2] is None, "vmap may map over queries and keys, not over positions")
+        return _Turned.apply(x.movedim(in_dims[0], 0), cos, sin, interleaved), 0
 
 def _rotary_width(
     d_head:int, # channels of one head

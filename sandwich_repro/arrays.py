@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_ids', 'TokenArrays', 'load_arrays', 'token_arrays', 'spec_tokens', 'carry_tokens']
 
-# %% ../nbs/01f_arrays.ipynb #a013bf09
+# %% ../nbs/01f_arrays.ipynb #74150b69
 import hashlib
 import json
 import os
@@ -17,16 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from .cache import cache_folder, cached
-from .config import RunSpec, require
+from .config import RunSpec, _digest, require
 from .documents import Corpus, load_corpus
 from .tokens import load_tokenizer
 
-# %% ../nbs/01f_arrays.ipynb #e0a7a52f
+# %% ../nbs/01f_arrays.ipynb #cc635d95
 def check_ids(
     tokens, # array of token ids
     vocab_size:int, # entries of the vocabulary
 )->None:
     "Raise `ValueError` if a token id does not fit the vocabulary"
+    tokens = np.asanyarray(tokens)
     if not len(tokens): return
     low, high = int(np.min(tokens)), int(np.max(tokens))
     bad = low if low<0 else high
@@ -94,12 +95,13 @@ def token_arrays(
     folder = cache_folder(cache_dir)/'tokens'/f'{name}-{key}'
     return cached(folder, lambda part: _write_arrays(part, corpus, tokenizer), load_arrays)
 
-# %% ../nbs/01f_arrays.ipynb #2d2bb9dd
+# %% ../nbs/01f_arrays.ipynb #40cf6092
 _HASHES = 'hashes.json' # sha256 of the files beside it; written last, so that a copy has it or is not whole
 
 def _carried(spec, folder):
     "Where the tokens of a run lie below a folder that was carried here"
-    return Path(folder)/re.sub(r'[^\w.-]+', '_', f'{Path(spec.corpus).name}-{Path(spec.tokenizer).name}-{spec.vocab_size}', flags=re.A)
+    name = f'{Path(spec.corpus).name}-{Path(spec.tokenizer).name}-{spec.vocab_size}-{_digest([spec.corpus, spec.tokenizer])}'  # files of many folders have one name
+    return Path(folder)/re.sub(r'[^\w.-]+', '_', name, flags=re.A)
 
 def _file_hashes(folder):
     "sha256 of every file of tokens, by its name"

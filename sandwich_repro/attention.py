@@ -95,7 +95,7 @@ def _check_plan_fits(q, plan):
     rows = q.shape[0] if plan.real is None else plan.real.shape[0]
     require(rows==q.shape[0], f"the padding mask has {rows} rows, the batch has {q.shape[0]}")
 
-# %% ../nbs/10_attention.ipynb #e1752226
+# %% ../nbs/10_attention.ipynb #8e83676e
 def make_plan(
     encoding:PositionalEncoding|None, # its bias is asked once
     q:tuple[int, int], # heads and number of queries
@@ -148,5 +148,6 @@ def biased_attention(
     _check_shapes(q, k, v, encoding)
     plan = make_plan(encoding, tuple(q.shape[1:3]), k.shape[2], q.device, backend,
                      causal=causal, window=window, key_padding_mask=key_padding_mask)
+    _check_plan_fits(q, plan)
     if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
     return attend(q, k, v, plan)

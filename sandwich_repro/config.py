@@ -84,7 +84,7 @@ def _as_tuple(name, value):
     require(isinstance(value, (list, tuple, np.ndarray)), f"{name}={value!r} must be a sequence of numbers")
     return tuple(value)
 
-# %% ../nbs/00_config.ipynb #ed2d1deb
+# %% ../nbs/00_config.ipynb #ad8ec39f
 @dataclass(frozen=True)
 class ModelConfig:
     "The decoder-only transformer: its size and the way position enters it (paper, section 4)"
@@ -100,6 +100,8 @@ class ModelConfig:
     def __post_init__(self):
         _make_plain(self)
         for f in ('vocab_size', 'n_layers', 'n_heads', 'd_model', 'train_len', 'mlp_ratio'): _whole(f, getattr(self, f))
+        taken = {'name', 'n_heads', 'd_model'} & set(self.encoding_options)
+        require(not taken, f"{', '.join(sorted(taken))} cannot be an option of an encoding: it is given by the model")
         require(self.d_model%self.n_heads==0, f"d_model={self.d_model} is not divisible by n_heads={self.n_heads}: "
                 f"choose a multiple, e.g. {-(-self.d_model//self.n_heads)*self.n_heads}")
 
@@ -202,7 +204,7 @@ def map_options(
     if encoding=='alibi': return {**options, name: value-math.log2(s)}
     return {**options, name: max(1, round(value/s)) if value>0 else value}
 
-# %% ../nbs/00_config.ipynb #6340cb41
+# %% ../nbs/00_config.ipynb #572544b8
 _SYMBOLS = dict(shift='Δ', same_h='h', window='w', d_bar='d̄')
 
 def model_label(
@@ -237,7 +239,7 @@ class RunSpec:
         _whole('seed', self.seed, least=0)
         require(self.seed<2**32, f"seed={self.seed} must be below {2**32}")
         if not self.label: object.__setattr__(self, 'label', model_label(self.encoding, self.encoding_options))
-        self.model_config  # checks the sizes
+        self.model_config  # checks the sizes and options
 
     @property
     def model_config(self)->ModelConfig: # what `TransformerLM` is made from

@@ -33,7 +33,7 @@ class _StepLoader(DataLoader):
     def state_dict(self): return {}
     def load_state_dict(self, state): pass
 
-# %% ../nbs/01h_data.ipynb #2ff9ee40
+# %% ../nbs/01h_data.ipynb #f27d6a23
 class LMDataModule(LightningDataModule):
     "Batches of a run: step t trains on batch t, whenever and however often the run was interrupted"
     def __init__(self,
@@ -56,7 +56,7 @@ class LMDataModule(LightningDataModule):
         "Where training is: 0 outside a trainer"
         if self.trainer is None: return 0
         require(self.trainer.world_size==1 and self.trainer.accumulate_grad_batches==1,
-                "a run trains on one device, one batch per step: use more devices for more runs side by side")
+                "this loader serves one device, one batch per step: sandwich_repro.train.fit shares the batches of several")
         return self.trainer.global_step
 
     def train_dataloader(self)->DataLoader: # of int64 (batch_size, train_len + 1)

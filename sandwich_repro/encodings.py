@@ -94,12 +94,10 @@ def make_encoding(
             + ("" if good else f", not {bias.dtype} of shape {tuple(bias.shape)}"))
     return encoding
 
-# %% ../nbs/09_encodings.ipynb #4d9ef546
+# %% ../nbs/09_encodings.ipynb #378dff7b
 def _encoding_of(spec:RunSpec) -> PositionalEncoding:
     "The encoding of a run; what is wrong with it is told under the paper's name, because the scale map has moved the user's value"
     try:
-        taken = spec.encoding_options.keys() & {"name", "n_heads", "d_model"}
-        require(not taken, f"{', '.join(sorted(taken))} cannot be an option of an encoding: it is given by the model")
         return make_encoding(spec.encoding, spec.n_heads, spec.d_model, **spec.encoding_options)
     except ValueError as error: raise ValueError(f"{spec.label}: {error}") from None
 

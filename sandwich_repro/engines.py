@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENGINES', 'reference_attention', 'materialized_attention', 'sdpa_attention', 'compiled_attention', 'LargestTensor']
 
-# %% ../nbs/09d_engines.ipynb #be9af9fb
+# %% ../nbs/09d_engines.ipynb #47775a22
 import warnings
 from dataclasses import replace
 
@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .blocks import _first_order, _block_masks, _block_size, _blocks, _groups, blockwise_attention
 from .flex import _TILE, flex_attention
-from .masks import _LOST, AttentionPlan, _hankel, _reach, bias_table
-from .position import PositionalEncoding
+from .masks import _LOST, AttentionPlan, _hankel, _reach
 
 # %% ../nbs/09d_engines.ipynb #86ddb5a2
 def reference_attention(
@@ -119,7 +118,7 @@ class _Short(torch.autograd.Function):
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #5798dba8
+# %% ../nbs/09d_engines.ipynb #9db431fc
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -133,9 +132,7 @@ def _over_view(q, k, v, table, plan):
 
 def _table(plan, q):
     "The plan's table in a type no narrower than the queries"
-    table = plan.table
-    if table is None: table = bias_table(PositionalEncoding(), plan.q_len, plan.k_len, plan.causal, None, q.device, always=True)
-    return table.to(torch.promote_types(q.dtype, torch.float32))
+    return plan.full_table(q.device).to(torch.promote_types(q.dtype, torch.float32))
 
 def _is_short(plan, table, q):
     "Whether a text is short, nothing is padded, and every query sees itself"

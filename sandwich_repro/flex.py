@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['prepare_flex', 'flex_attention']
 
-# %% ../nbs/09c_flex.ipynb #fa5192e4
+# %% ../nbs/09c_flex.ipynb #a7dd6658
 import functools
 
 import torch
@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .masks import AttentionPlan, bias_table
-from .position import PositionalEncoding
+from .masks import AttentionPlan
 
-# %% ../nbs/09c_flex.ipynb #a02d0402
+# %% ../nbs/09c_flex.ipynb #bdeed2bd
 _TILE = 128 # queries and keys of one tile of the kernel
 
 def _rounded(
@@ -31,10 +30,8 @@ def _stretched(
     device:torch.device, # where attention runs
 )->Float[Tensor, "heads distances"]: # for whole tiles of queries and keys
     "The plan's table for rounded lengths"
-    table = plan.table
-    if table is None: table = bias_table(PositionalEncoding(), plan.q_len, plan.k_len, plan.causal, None, device, always=True)
     more = _rounded(plan.q_len) - plan.q_len, _rounded(plan.k_len) - plan.k_len
-    table = F.pad(F.pad(table.float(), (more[0], 0), value=0.0), (0, more[1]), value=-torch.inf)
+    table = F.pad(F.pad(plan.full_table(device).float(), (more[0], 0), value=0.0), (0, more[1]), value=-torch.inf)
     return table.expand(heads, -1).contiguous()
 
 # %% ../nbs/09c_flex.ipynb #7554b35b

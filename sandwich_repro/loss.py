@@ -48,17 +48,18 @@ class _NextToken(torch.autograd.Function):
         dx, dweight = ctx.saved_tensors
         return dx*(upstream/ctx.n), dweight*(upstream/ctx.n), None
 
-# %% ../nbs/10a_loss.ipynb #c011c9c9
+# %% ../nbs/10a_loss.ipynb #10a421ee
 def next_token_loss(
     hidden:Float[Tensor, "*batch d_model"], # what the output matrix reads
     weight:Float[Tensor, "vocab d_model"], # output matrix
-    targets:Int[Tensor, "*batch"], # id of the token that comes next
+    targets:Int[Tensor, "*batch"], # id of the token that comes next, from 0; each one counts
 )->Float[Tensor, ""]: # nats per token
     "Mean cross-entropy of the next token, a few rows of logits at a time"
     require(hidden.shape[:-1]==targets.shape, f"targets have shape {tuple(targets.shape)}: need one for each of {tuple(hidden.shape[:-1])}")
-    x, y = hidden.flatten(0, -2), targets.flatten()
-    if x.device.type!="cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or x.dtype.itemsize<4:
-        return F.cross_entropy(F.linear(x, weight).float(), y)
-    low, high = (int(t) for t in y.aminmax())
-    require(0<=low and high<len(weight), f"targets run from {low} to {high}: need ids from 0 to {len(weight)-1}")
+    x, y, plain = hidden.flatten(0, -2), targets.flatten().long(), hidden.device.type=="cpu" and not torch.compiler.is_compiling()
+    if plain:  # elsewhere a look at the values would have to wait for them
+        low, high = (int(t) for t in y.aminmax())
+        require(0<=low and high<len(weight), f"targets run from {low} to {high}: need ids from 0 to {len(weight)-1}")
+    if not plain or torch.is_autocast_enabled("cpu") or x.dtype.itemsize<4: return F.cross_entropy(F.linear(x, weight).float(), y)
+    if not torch.is_grad_enabled(): x, weight = x.detach(), weight.detach()  # inside of a Function nothing tells that no gradient is wanted
     return _NextToken.apply(x, weight, y)

@@ -107,7 +107,7 @@ def full_mask(
     bias = bias.transpose(0, 1) if positions.dim()==2 else bias[None]
     return bias.masked_fill(hidden, -torch.inf)
 
-# %% ../nbs/09a_masks.ipynb #c023d252
+# %% ../nbs/09a_masks.ipynb #5db4fd57
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
     "What all layers of one forward pass share about positions and masks"
@@ -125,13 +125,20 @@ class AttentionPlan:
     deep:bool=False # the bias falls so far that weights may vanish in the rounding of 32 bits
     prepared:object=None # what the engine made of the plan for all layers, if it prepares anything
 
+    def full_table(self,
+        device:torch.device, # where attention runs
+    )->Float[Tensor, "heads distances"]: # as `bias_table` gives it
+        "The table, of zeros and −inf where nothing but the future is hidden or added"
+        return bias_table(PositionalEncoding(), self.q_len, self.k_len, self.causal, None, device, always=True) if self.table is None else self.table
+
     def keys(self,
         first:int, # first query of a block, counted within the plan
         end:int, # the query after the last one
-    )->tuple[int, int]: # first key that some query of the block may see, and the one after the last
+    )->tuple[int, int]: # first key that some query of the block may see, and the one after the last; a hidden key where there is none
         "The keys a block of queries can reach"
         before = self.k_len - self.q_len
-        return max(0, before + first - self.farthest), min(self.k_len, before + end - self.nearest)
+        left = min(max(0, before + first - self.farthest), self.k_len - 1)
+        return left, max(left + 1, min(self.k_len, before + end - self.nearest))
     def tail(self,
         q_len:int, # how many of the last queries are kept, in tokens
         k_len:int|None=None, # how many of the last keys are kept, in tokens; all by default

@@ -68,7 +68,7 @@ class KVCache:
         "Count the new tokens"
         self.length, self.real = self.length + new, real
 
-# %% ../nbs/11_model.ipynb #9b9b9f9d
+# %% ../nbs/11_model.ipynb #3d232f42
 class CausalSelfAttention(nn.Module):
     "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1–3)"
     def __init__(self,
@@ -94,7 +94,7 @@ class CausalSelfAttention(nn.Module):
         layer:int=0, # place in the cache
     )->Float[Tensor, "batch q d_model"]: # for the queries that the plan asks for
         "Attend from the last tokens to all"
-        if plan is None: plan = make_plan(encoding, (self.n_heads, x.shape[1]), x.shape[1], x.device)
+        if plan is None: plan = make_plan(encoding, (self.n_heads, x.shape[1]), x.shape[1]+(0 if cache is None else len(cache)), x.device)
         q, k, v = self._project(x, plan.q_len)
         if cache is not None: k, v = cache.extend(layer, k, v)
         if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
@@ -135,7 +135,7 @@ def _initialise(
         nn.init.normal_(module.weight, std=residual if name.endswith((".out", ".mlp.2")) else small)
         if getattr(module, "bias", None) is not None: nn.init.zeros_(module.bias)
 
-# %% ../nbs/11_model.ipynb #bb21d42e
+# %% ../nbs/11_model.ipynb #e536731a
 def _pack(
     x:Float[Tensor, "batch seq d_model"], # embedded tokens
     real:Bool[Tensor, "batch seq"], # True at real tokens
@@ -148,6 +148,7 @@ def _checked_tokens(tokens, vocab_size):
     "Token ids must be whole numbers within the vocabulary; looking at their values is free on a CPU only"
     require(tokens.dim()==2 and tokens.numel() > 0, f"tokens have shape {tuple(tokens.shape)}: need (batch, seq), at least one each")
     require(not (tokens.is_floating_point() or tokens.dtype==torch.bool), f"tokens are {tokens.dtype}: need whole numbers")
+    tokens = tokens.long()
     if tokens.device.type!="cpu" or torch.compiler.is_compiling(): return tokens
     low, high = (int(t) for t in tokens.aminmax())
     require(low >= 0, f"token id {low} is negative")

@@ -69,7 +69,7 @@ def _array(x) -> np.ndarray:
     "Tensor of any dtype and device, list or array as a float64 array"
     return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, dtype=np.float64)
 
-# %% ../nbs/01_plot.ipynb #e62250a1
+# %% ../nbs/01_plot.ipynb #d1b530a5
 def plot_bias(
     bias:Float[Tensor, "heads q k"], # bias to draw, tensor or array; `(q, k)` for one head
     ax:Axes|None=None, # axes for a single head, or a sequence of axes, one per head; None makes one panel per head
@@ -88,7 +88,7 @@ def plot_bias(
     for i, (a, m) in enumerate(zip(axes, b)):
         m = np.ma.masked_array(np.where(np.isneginf(m), low-1, m), future)
         image = a.imshow(m, cmap=cmap, vmin=low, vmax=high, aspect="auto")
-        a.set(xlabel="key position", ylabel="query position" if a.get_subplotspec().is_first_col() else "", title=titles[i] if titles else f"head {i+1}")
+        a.set(xlabel="key position", ylabel="query position" if (place := a.get_subplotspec()) is None or place.is_first_col() else "", title=titles[i] if titles else f"head {i+1}")
     axes[-1].get_figure().colorbar(image, ax=list(axes), label=label, shrink=.85)
     return axes if len(axes)>1 else axes[0]
 

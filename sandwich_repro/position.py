@@ -77,7 +77,7 @@ class PositionalEncoding(_KeepsFloat32):
         "Position added to the scaled logits (Eq. 3)"
         return None
 
-# %% ../nbs/03_position.ipynb #b06005e1
+# %% ../nbs/03_position.ipynb #60a6b862
 def _shown(
     value:object, # an option
 )->str: # one short line; the first and last entries of a long tensor
@@ -93,6 +93,7 @@ def _per_head(
     name:str, # of the function, for the message
 )->Tensor: # the values in float32
     "One float32 number per head and distance, or an error that says so"
+    if not isinstance(values, Tensor): raise ValueError(f"{name} gave {type(values).__name__}: need a tensor of shape (heads, *distances)")
     if values.dim() != distance.dim() + 1 or values.shape[1:] != distance.shape:
         raise ValueError(f"{name} gave shape {tuple(values.shape)} for distances of shape {tuple(distance.shape)}: "
                          "need (heads, *distances)")

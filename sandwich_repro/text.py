@@ -106,15 +106,22 @@ def _json_lines(path, column, name):
         except json.JSONDecodeError as e: raise ValueError(f"{path} line {i} is not JSON: {e.msg}") from None
         yield Document(f'{name}:{i}', _row_text(row, column, f'{path} line {i}'))
 
-# %% ../nbs/01b_text.ipynb #daca60a9
+# %% ../nbs/01b_text.ipynb #7d718b44
+_BLANK = 4096  # bytes above which a file is taken to hold text without a look
+
 def _file_documents(path, column, name):
     "Documents of one file: its rows if it is JSON lines, else the whole file"
     if str(path).endswith('.jsonl'): return list(_json_lines(path, column, name))
     return [Document(name, read_text(path))]
 
+def _is_blank(path):
+    "Whether a file holds nothing but white space; one that cannot be read is told later, by name"
+    try: return path.stat().st_size<_BLANK and not path.read_bytes().strip()
+    except OSError: return False
+
 def _folder_documents(root, paths, column):
-    "Documents of many files; empty ones, such as `__init__.py`, hold no document"
-    filled = [p for p in sorted(paths) if p.is_file() and p.stat().st_size]
+    "Documents of many files; blank ones, such as `__init__.py`, hold no document"
+    filled = [p for p in sorted(paths) if p.is_file() and not _is_blank(p)]
     return [d for p in filled for d in _file_documents(p, column, p.relative_to(root).as_posix())]
 
 def _path_documents(source, column):

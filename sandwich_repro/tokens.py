@@ -79,11 +79,11 @@ class FileTokenizer:
         "The text of token ids"
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
-# %% ../nbs/01e_tokens.ipynb #d078e2e2
+# %% ../nbs/01e_tokens.ipynb #f02c5e28
 def train_tokenizer(
     texts:Iterable, # of texts, used as far as `max_mb`
     vocab_size:int, # entries, from 257: a separator and all bytes come first
-    max_mb:float=32, # MB of text that are enough to count pairs
+    max_mb:float=32, # millions of characters that are enough to count pairs
 )->FileTokenizer: # named "bpe-" and its size
     "Train byte-level byte-pair encoding"
     require(vocab_size>256, f"vocab_size={vocab_size} is too small: a separator and 256 bytes are the least")

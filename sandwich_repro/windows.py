@@ -65,7 +65,7 @@ def eval_segments(
     rows = np.asanyarray(tokens)[start[order, None]+np.arange(length)].astype(np.int64)
     return torch.from_numpy(rows), torch.from_numpy(document[order].astype(np.int64))
 
-# %% ../nbs/01g_windows.ipynb #a882da03
+# %% ../nbs/01g_windows.ipynb #77b204f8
 class HeldoutWindows:
     "Held-out windows end to end within documents, in a fixed shuffled order"
     def __init__(self,
@@ -75,8 +75,8 @@ class HeldoutWindows:
                  offsets=None, # where each document begins, and the end; one document if not given
                 ):
         offsets = np.asarray([0, len(tokens)] if offsets is None else offsets)
-        starts = np.concatenate([np.arange(a, b-train_len, train_len) for a, b in zip(offsets, offsets[1:])])
-        require(len(starts), f"train_len={train_len} is longer than any held-out document")
+        starts = np.concatenate([np.arange(0), *(np.arange(a, b-train_len, train_len) for a, b in zip(offsets, offsets[1:]))])
+        require(len(starts), f"train_len={train_len}: no held-out document has a window and the token after it, {train_len+1} tokens")
         self.tokens, self.train_len, self.batch_size = np.asanyarray(tokens), train_len, batch_size
         self.starts = starts[np.argsort(_bits(len(starts), 0), kind='stable')]
 

@@ -324,3 +324,20 @@ def test_compiled_for_one_length_and_then_another(name):
     for length in (64, 63, 300):
         q, k, v = torch.randn(3, 1, 4, length, 16)
         assert_close(compiled(q, k, v), biased_attention(q, k, v, encoding), atol=1e-5, rtol=1e-5)
+
+
+def test_a_bias_that_hides_all_near_keys():
+    "No key of the first blocks can be seen: zeros, as of any query that sees nothing"
+    hidden = FixedBias(lambda d: torch.where(d<100, -torch.inf, 0.).expand(2, *d.shape))
+    q, k, v = torch.randn(3, 1, 2, 256, 8)
+    out = {b: biased_attention(q, k, v, hidden, backend=b) for b in ('reference', 'materialized', 'sdpa')}
+    for name, other in out.items(): assert_close(other, out['reference'], msg=name)
+    assert (out['sdpa'][:, :, :100]==0).all()
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+def test_padding_of_another_batch_is_told_before_anything_is_rotated(rows):
+    q, k, v = torch.randn(3, 2, 2, 5, 8)
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=f'the padding mask has {rows} rows, the batch has 2'):
+        warnings.simplefilter('error')
+        biased_attention(q, k, v, Rotary(8), key_padding_mask=torch.ones(rows, 5).bool().tril())

@@ -269,6 +269,25 @@ def test_carried_tokens_need_no_corpus(tmp_path, cache, monkeypatch):
     assert spec_tokens(spec).facts==arrays.facts
 
 
+def test_carried_tokens_of_files_with_one_name_are_kept_apart(tmp_path, cache, monkeypatch):
+    for name in ('alpha', 'beta'):
+        (tmp_path/name).mkdir()
+        (tmp_path/name/'train.txt').write_text('\n'.join(f'{name} {i}' for i in range(300)))
+    specs = [RunSpec(corpus=tmp_path/name/'train.txt') for name in ('alpha', 'beta')]    # a path is a name, too
+    assert specs[0].corpus==str(tmp_path/'alpha'/'train.txt') and sc.carry_tokens(specs[0], tmp_path/'luggage', cache)
+    monkeypatch.setenv('SANDWICH_TOKENS', str(tmp_path/'luggage'))
+    with pytest.raises(ValueError, match='does not hold tokens'): spec_tokens(specs[1])
+    sc.carry_tokens(specs[1], tmp_path/'luggage', cache)
+    assert [bytes(spec_tokens(s).train[:4]) for s in specs]!=[bytes(spec_tokens(specs[0]).train[:4])]*2
+
+
+def test_blank_files_of_a_folder_hold_no_document(tmp_path):
+    for i in range(4): (tmp_path/f'{i}.txt').write_text(f'document {i}')
+    (tmp_path/'blank.txt').write_text(' \n\n')
+    assert len(load_corpus(str(tmp_path)).train)+len(load_corpus(str(tmp_path)).heldout)==4
+    with pytest.raises(ValueError, match='blank.txt is empty'): load_corpus(str(tmp_path/'blank.txt'))
+
+
 def test_missing_tokens_name_the_line_that_makes_them(tmp_path, cache, monkeypatch):
     spec = RunSpec(corpus='prose')
     monkeypatch.setenv('SANDWICH_TOKENS', str(tmp_path/'luggage'))
@@ -280,7 +299,7 @@ def test_missing_tokens_name_the_line_that_makes_them(tmp_path, cache, monkeypat
     exec(program, {})
     assert spec_tokens(spec).facts['name']=='prose'
     exec(program, {})                                                       # again, while it is set: made, not copied from itself
-    (tmp_path/'luggage'/'prose-bytes-256'/'train_offsets.npy').unlink()
+    next((tmp_path/'luggage').glob('prose-bytes-256-*/train_offsets.npy')).unlink()
     with pytest.raises(ValueError, match='train_offsets.npy is not the file that was taken along'): spec_tokens(spec)
 
 

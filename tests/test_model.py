@@ -10,6 +10,8 @@ from torch.testing import assert_close
 from sandwich_repro.attention import biased_attention
 from sandwich_repro.config import ModelConfig
 from sandwich_repro.encodings import ENCODINGS
+from sandwich_repro.engines import LargestTensor
+from sandwich_repro.loss import next_token_loss
 from sandwich_repro.model import Block, CausalSelfAttention, KVCache, TransformerLM
 from sandwich_repro.position import FixedBias
 
@@ -163,6 +165,49 @@ def test_blocks_work_by_themselves():
     q, k, v = attention.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
     assert_close(attention(x, encoding), attention.out(biased_attention(q, k, v, encoding).transpose(1, 2).flatten(2)))
     assert Block(TOY)(x, encoding).shape==x.shape
+
+
+def test_attention_makes_its_plan_for_what_a_cache_holds():
+    x, encoding, attention, cache = torch.randn(2, 9, 32), FixedBias(lambda d: -d[None].expand(4, *d.shape)), CausalSelfAttention(TOY), KVCache()
+    parts = []
+    for part in x.split([4, 1, 4], 1):
+        parts.append(attention(part, encoding, None, cache, 0))
+        cache.keep(part.shape[1], None)
+    assert_close(torch.cat(parts, 1), attention(x, encoding))
+
+
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize('name', ['sandwich', 'sinusoidal', 'rotary'])
+def test_token_ids_of_any_whole_type(name, dtype):
+    model, ids = built(name), tokens(2, 7)
+    assert_close(model(ids.to(dtype)), model(ids), rtol=0, atol=0)
+    assert_close(model(ids.to(dtype), targets=ids.roll(-1, 1).to(dtype)), model(ids, targets=ids.roll(-1, 1)))
+
+
+def test_targets_that_are_no_ids_are_refused_in_every_precision():
+    model, ids = built('alibi'), tokens(2, 7)
+    for autocast in (False, True):
+        with torch.autocast('cpu', enabled=autocast), pytest.raises(ValueError, match='targets run from -100'): model(ids, targets=ids.masked_fill(ids==ids[0, 0], -100))
+
+
+def test_a_loss_without_gradients_makes_none():
+    hidden, weight = torch.randn(40, 8), torch.nn.Parameter(torch.randn(30, 8))
+    targets = torch.randint(30, (40,))
+    with torch.no_grad(), LargestTensor() as seen: loss = next_token_loss(hidden, weight, targets)
+    assert seen.nbytes<=4*40*30 and not loss.requires_grad
+    assert_close(loss, next_token_loss(hidden, weight, targets).detach())
+
+
+def test_derivatives_of_many_tokens_at_once_through_rotary():
+    model = built('rotary').eval()
+    x = torch.randn(3, 1, 6, 32)
+    last = lambda e: model(embeddings=e, last_only=True)[0]
+    assert_close(torch.func.vmap(last)(x), torch.stack([last(e) for e in x]))
+    assert_close(torch.func.jacrev(last)(x[0]), torch.autograd.functional.jacobian(last, x[0]))
+
+
+def test_options_that_the_model_gives_are_refused():
+    with pytest.raises(ValueError, match='n_heads cannot be an option'): replace(TOY, encoding_options=dict(n_heads=4))
 
 
 def test_the_state_is_plain_and_loads_back():
