@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LensReport', 'summary', 'lens_figure', 'save_lens', 'load_lens', 'lens', 'register_attention']
 
-# %% ../nbs/18_lens.ipynb #17a88f96
+# %% ../nbs/18_lens.ipynb #e2f282a5
 import json
 import os
 import re
@@ -27,7 +27,7 @@ from .interface import max_positions
 from .perplexity import PairedDifference, last_token_nll
 from .plot import panels, plot_cumulative_gradient, plot_extrapolation
 from .pretrained import document_ids, leading_token, load_causal_lm, load_pretrained_tokenizer, register_attention, stated_train_len
-from .results import Measurements, _plain, plus_minus, provenance, write_atomically
+from .results import Measurements, _rounded, plus_minus, provenance, write_atomically
 from .text import own_documents
 from .windows import eval_segments
 
@@ -145,7 +145,7 @@ def lens_figure(
     plot_cumulative_gradient(report.cumulative, right, name, report.threshold, report.train_len, report.erf)
     return left.get_figure()
 
-# %% ../nbs/18_lens.ipynb #77ccaf87
+# %% ../nbs/18_lens.ipynb #15383a23
 _KIND = 'sandwich_repro.LensReport'
 
 def save_lens(
@@ -156,8 +156,8 @@ def save_lens(
     asked = {k: getattr(report, k) for k in ('model', 'parameters', 'text', 'train_len', 'lengths', 'threshold')}
     asked |= dict(n_segments=len(report.nll), erf_len=len(report.cumulative)+1)
     name = re.sub(r'[^\w.-]+', '_', f'{Path(report.model).name}-{Path(report.text).name}', flags=re.A)
-    path = Path(folder)/f'{name}-{_digest(_plain(asked))}.json'
-    write_atomically(path, json.dumps(dict(kind=_KIND, **_plain(asdict(report))), ensure_ascii=False, allow_nan=False)+'\n')
+    path = Path(folder)/f'{name}-{_digest(_rounded(asked))}.json'
+    write_atomically(path, json.dumps(dict(kind=_KIND, **_rounded(asdict(report))), ensure_ascii=False, allow_nan=False)+'\n')
     return path
 
 def load_lens(

@@ -124,12 +124,12 @@ def write_atomically(
     try: write_whole(path, lambda part: part.write_text(text, encoding='utf-8'))
     except OSError as error: raise ValueError(f"cannot write into folder {path.parent}: {error.strerror}; choose another output folder") from None
 
-# %% ../nbs/15_results.ipynb #80a11255
-def _plain(value, digits=5):
+# %% ../nbs/15_results.ipynb #469d2091
+def _rounded(value, digits=5):
     "Numbers that JSON can hold, floats rounded"
-    if isinstance(value, dict): return {str(k): _plain(v, digits) for k, v in value.items()}
-    if isinstance(value, (np.ndarray, torch.Tensor)): return _plain(value.tolist(), digits)
-    if isinstance(value, (list, tuple)): return [_plain(v, digits) for v in value]
+    if isinstance(value, dict): return {str(k): _rounded(v, digits) for k, v in value.items()}
+    if isinstance(value, (np.ndarray, torch.Tensor)): return _rounded(value.tolist(), digits)
+    if isinstance(value, (list, tuple)): return [_rounded(v, digits) for v in value]
     if isinstance(value, float): return round(value, digits) if math.isfinite(value) else None
     return value
 
@@ -148,7 +148,7 @@ def save_result(
     try: _require_whole(result)
     except ValueError as error: raise ValueError(f"{run_key(result.spec)} is not saved: {error}") from None
     values = {f.name: getattr(result, f.name) for f in fields(result) if f.name!='spec'}
-    content = dict(schema=_SCHEMA, kind='sandwich_repro.RunResult', spec=spec_to_dict(result.spec), **_plain(values))
+    content = dict(schema=_SCHEMA, kind='sandwich_repro.RunResult', spec=spec_to_dict(result.spec), **_rounded(values))
     path = result_path(result.spec, folder)
     write_atomically(path, json.dumps(content, ensure_ascii=False, allow_nan=False)+'\n')
     return path

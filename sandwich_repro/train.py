@@ -41,8 +41,8 @@ def learning_rate(
     done = min((step-warm)/max(train.steps-warm, 1), 1)
     return train.lr*(train.final_lr+(1-train.final_lr)*(1+math.cos(math.pi*done))/2)
 
-# %% ../nbs/12_train.ipynb #25cb0b14
-def _plain(value):
+# %% ../nbs/12_train.ipynb #c9a70914
+def _as_json(value):
     "A configuration as JSON would give it back: dictionaries, lists, strings and numbers"
     return json.loads(json.dumps(asdict(value) if is_dataclass(value) else value))
 
@@ -55,7 +55,7 @@ def _adam(model, train):
     fused = all(p.device.type in ("cpu", "cuda") for p in learned)
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=1., betas=train.betas, eps=train.eps, fused=fused)
 
-# %% ../nbs/12_train.ipynb #e123739c
+# %% ../nbs/12_train.ipynb #6f775e5d
 class LitLM(_GuardedModule):
     "Next-token training of a `TransformerLM`: loss in nats per token, Adam, warm-up and cosine"
     def __init__(self,
@@ -66,7 +66,7 @@ class LitLM(_GuardedModule):
         super().__init__()
         self.config = ModelConfig(**config) if isinstance(config, dict) else config
         self.train_config = TrainConfig(**train) if isinstance(train, dict) else train
-        self.save_hyperparameters(dict(config=_plain(self.config), train=_plain(self.train_config)))
+        self.save_hyperparameters(dict(config=_as_json(self.config), train=_as_json(self.train_config)))
         self.model = TransformerLM(self.config, encoding)
 
     def loss(self,
@@ -184,7 +184,7 @@ def _trainer(train, data, saver, progress, callbacks, accelerator, **hardware):
         default_root_dir=saver.folder, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=progress,
         inference_mode=False, use_distributed_sampler=False, **hardware)
 
-# %% ../nbs/12_train.ipynb #2bceb780
+# %% ../nbs/12_train.ipynb #780932ff
 def _encoding_identity(encoding):
     "An encoding that came as an object: its class, its options, and its bias where nothing of it is learned"
     if encoding is None: return None
@@ -195,9 +195,9 @@ def _encoding_identity(encoding):
 
 def _identity(model_config, train_config, seed, encoding, spec):
     "What makes a run this run and no other"
-    spec = _plain(spec)
+    spec = _as_json(spec)
     if isinstance(spec, dict): spec = {k: v for k, v in spec.items() if k not in ("label", "scale", "eval")}  # nothing of training
-    return dict(model=_plain(model_config), train=_plain(train_config), seed=seed, spec=spec,
+    return dict(model=_as_json(model_config), train=_as_json(train_config), seed=seed, spec=spec,
                 encoding=_encoding_identity(encoding))
 
 def _found(folder, identity):
