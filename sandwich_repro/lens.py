@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LensReport', 'summary', 'lens_figure', 'save_lens', 'load_lens', 'lens', 'register_attention']
 
-# %% ../nbs/18_lens.ipynb #e2f282a5
+# %% ../nbs/18_lens.ipynb #0ef12965
 import json
 import os
 import re
@@ -31,6 +31,7 @@ from .results import Measurements, _rounded, plus_minus, provenance, write_atomi
 from .text import own_documents
 from .windows import eval_segments
 
+# %% ../nbs/18_lens.ipynb #8902edce
 _all_ = ["register_attention"]
 
 # %% ../nbs/18_lens.ipynb #d1c20076

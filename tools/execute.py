@@ -26,6 +26,7 @@ def execute(path):
     flags = set(get_config().tst_flags.split())
     processed, stored = NBProcessor(path, process=True).nb, read_nb(path)  # directives are cut out of the first only
     skip = lambda cell: _skipped(cell, flags)  # noqa: E731
+    for cell in processed.cells: cell.pop('outputs', None)  # one that says nothing any more keeps them otherwise
     with working_directory(path.parent): CaptureShell(path).run_all(processed, exc_stop=True, preproc=skip)
     for run, keep in zip(processed.cells, stored.cells):
         if keep.cell_type=='code': keep['outputs'] = [] if skip(run) else run.get('outputs', [])
