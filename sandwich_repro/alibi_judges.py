@@ -50,12 +50,12 @@ def _stays_or_explodes(e):
     count = sum(a is True for a in answers.values())
     return all_of(answers.values()), f'{count} of {len(found)} models are level at the end or have exploded', answers
 
-# %% ../nbs/16b_alibi_judges.ipynb #2f890d1a
+# %% ../nbs/16b_alibi_judges.ipynb #e234106c
 def _first_to_plateau(e):
     found = e.present(SHIFTS)
     if 'alibi Δ=-3' not in found or len(found)<2: raise Missing('Δ=−3 and another shift')
     erfs, flat = {s: e.erf(s) for s in found}, {s: plateau(e, s) for s in found}
-    first, others = found[0], found[1:]
+    first, *others = found
     smallest = all_of([True if erfs[first][2]<erfs[s][0] else False if erfs[first][0]>erfs[s][2] else None for s in others])
     earliest = all_of(_no_later(flat[first], flat[s]) for s in others)
     return all_of([smallest, _no_later(flat[first], (2, 2)), earliest]), 'ERF/L_tr and plateau/L_tr: '+', '.join(f'{_short(s)} {erfs[s][1]:.2f}, {plateau_text(flat[s])}' for s in found), {s: erfs[s][1] for s in found}

@@ -67,7 +67,7 @@ def is_gain(
     "Gain: surely below 0; denied where a gain of 0.01 nats or more is excluded"
     return True if rise.high<0 else False if rise.low>_NO_GAIN else None
 
-# %% ../nbs/16a_evidence.ipynb #27ecc990
+# %% ../nbs/16a_evidence.ipynb #b1e08f7c
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
 
@@ -154,14 +154,14 @@ class Evidence:
 
     def present(self,
                 labels:Iterable[str], # the paper's names
-                corpus:str="", # key of `CORPORA`
-               )->list[str]: # those that have a finished run
-        "The models among `labels` that can be judged; `Missing` if none can"
-        found, reason = [], None
+                corpus:str="", # key of `CORPORA`; the scale's first if empty
+                train_len:int=0, # L_tr in tokens; the scale's if 0
+               )->dict[str, list[RunResult]]: # label: its runs, as `runs` gives them
+        "The models among `labels` that have a finished run; `Missing` if none has"
+        found, reason = {}, None
         for label in labels:
-            try: self.runs(label, corpus)
+            try: found[label] = self.runs(label, corpus, train_len)
             except Missing as error: reason = reason or error
-            else: found.append(label)
         if not found: raise reason
         return found
 

@@ -36,7 +36,7 @@ def variant_styles(
             styles[label] = dict(color=mpl.colors.to_hex(color), linestyle='-' if i%2==0 else '--')
     return styles
 
-# %% ../nbs/17c_figures.ipynb #a898134e
+# %% ../nbs/17c_figures.ipynb #ba4162b8
 def scale_panels(
     scales:dict[str, Evidence], # of `committed_results`
     draw:Sequence[Callable], # one per column: (evidence of a scale, axes) -> None
@@ -53,15 +53,6 @@ def scale_panels(
                 ax.set(xticks=[], yticks=[], title=e.scale.name)
     return axes
 
-def _present(e, labels, corpus, train_len):
-    "Runs of the models that have any, by label; `Missing` if none has"
-    found = {}
-    for label in labels:
-        try: found[label] = e.runs(label, corpus, train_len)
-        except Missing: pass
-    if not found: raise Missing(f'none of {", ".join(labels)}')
-    return found
-
 def _titled(ax, e, corpus, runs):
     "Say which scale, corpus and seeds a panel shows"
     seeds = sorted({r.spec.seed for found in runs.values() for r in found})
@@ -72,7 +63,7 @@ def _legend_below(ax):
     entries = sorted(zip(*ax.get_legend_handles_labels()), key=lambda x: x[1].startswith('training length'))
     ax.legend(*zip(*entries), loc='upper center', bbox_to_anchor=(.5, -.28), ncols=2, fontsize=7.5, columnspacing=1.2)
 
-# %% ../nbs/17c_figures.ipynb #1a6a0bc9
+# %% ../nbs/17c_figures.ipynb #54b9da2b
 def plot_fields(
     e:Evidence, # results of a scale
     labels:Sequence[str], # the paper's names; those without a run are left out
@@ -81,7 +72,7 @@ def plot_fields(
     train_len:int=0, # L_tr in tokens; the scale's if 0
 )->None:
     "Share of the gradient on the most recent tokens: mean over seeds with its 95 % band, or over documents (normal quantile) where there is one seed"
-    runs, styles = _present(e, labels, corpus, train_len), variant_styles(labels)
+    runs, styles = e.present(labels, corpus, train_len), variant_styles(labels)
     for label, found in runs.items():
         curves = np.array([r.cumulative for r in found])
         plot_cumulative_gradient(curves.mean(0), ax, label, train_len=found[0].spec.train_len, field=round(np.mean([r.erf for r in found])), **styles[label])
@@ -107,7 +98,7 @@ def plot_losses(
     train_len:int=0, # L_tr in tokens; the scale's if 0
 )->None:
     "Last-token perplexity over length with 95 % bands, on logarithmic axes; on the same segments where the models share some"
-    runs, styles = _present(e.same_segments(labels, corpus, train_len), labels, corpus, train_len), variant_styles(labels)
+    runs, styles = e.same_segments(labels, corpus, train_len).present(labels, corpus, train_len), variant_styles(labels)
     lengths = next(iter(runs.values()))[0].spec.eval.lengths
     means, bands = loss_curves(runs, lengths)
     plot_extrapolation(lengths, means, next(iter(runs.values()))[0].spec.train_len, ax, bands, {k: styles[k]['color'] for k in runs})
@@ -132,7 +123,7 @@ def _place(ax, points, texts, colors):
         line = dict(arrowstyle='-', color='0.7', linewidth=.5, shrinkB=4) if np.hypot(dx, dy)>w/2+14 else None
         ax.annotate(text, point, (dx, dy), textcoords='offset points', fontsize=7, color=np.multiply(mpl.colors.to_rgb(color), .7), ha='center', va='center', arrowprops=line).set_in_layout(False)
 
-# %% ../nbs/17c_figures.ipynb #a6397a0d
+# %% ../nbs/17c_figures.ipynb #a88d2068
 def plot_against_rise(
     e:Evidence, # results of a scale
     at:dict[str, tuple[float, float, float]], # by the paper's name: low, value and high of what is drawn to the right
@@ -166,7 +157,7 @@ def plot_field_against_rise(
     "One point per model: receptive field over L_tr against the rise of the loss; the two quarters that the paper predicts are shaded"
     far = multiple*1.12
     ax.set_xlim(0, far)
-    plot_against_rise(e, {k: e.erf(k, corpus=corpus) for k in _present(e, labels, corpus, 0)}, ax, 'empirical receptive field / $L_{tr}$', corpus, multiple)
+    plot_against_rise(e, {k: e.erf(k, corpus=corpus) for k in e.present(labels, corpus)}, ax, 'empirical receptive field / $L_{tr}$', corpus, multiple)
     ax.axvline(1, color='0.4', linestyle=':', linewidth=1)
     bottom, top = ax.get_ylim()
     for across, up in (((0, 1), (bottom, _LEVEL)), ((1, far), (_LEVEL, top))): ax.fill_between(across, *up, color='0.93', linewidth=0, zorder=0)

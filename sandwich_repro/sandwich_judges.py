@@ -58,7 +58,7 @@ def _largest_at_home(e):
     good = bool(others<own.min()) and bool((own-64).abs().max()<1e-4)
     return good, f'⟨p_m,p_m⟩ = {own.mean():.4f} at d̄ = 128; the largest other product is {others:.4f}', dict(own=own.mean().item(), other=others.item())
 
-# %% ../nbs/16c_sandwich_judges.ipynb #7e773325
+# %% ../nbs/16c_sandwich_judges.ipynb #1dc40280
 def _like_alibi(e):
     distance = torch.arange(0, 1024)
     sandwich = {d: sandwich_bias(distance, 8, d)[-1].double() for d in (32, 64, 128, 256)}
@@ -84,7 +84,7 @@ def _free_are_close(e):
     answers, lines, numbers = [], [], {}
     for corpus in _corpora(e, FREE):
         found = e.present(FREE, corpus)
-        best = min(found, key=lambda s: e.gap(s, found[0], 1, corpus).mean)
+        best = min(found, key=lambda s: e.gap(s, next(iter(found)), 1, corpus).mean)
         gaps = {s: e.gap(s, best, 1, corpus) for s in found if s!=best}
         answers += [at_most(g, .05) for g in gaps.values()]
         lines.append(f"{corpus}: best {best}, then {', '.join(f'{s} {plus_minus(g)}' for s, g in gaps.items())}"); numbers |= {f'{corpus} {s}': g.mean for s, g in gaps.items()}
@@ -139,7 +139,7 @@ def _rises_again(e):
     rises = {label: one(label) for label in found}
     return all_of(negated(is_level(r)) for r in rises.values()), 'last length against the best: '+', '.join(f'{s} {plus_minus(r)}' for s, r in rises.items()), {s: r.mean for s, r in rises.items()}
 
-# %% ../nbs/16c_sandwich_judges.ipynb #e922516e
+# %% ../nbs/16c_sandwich_judges.ipynb #9d1f0cd1
 def _learned_cost(e):
     found = e.present(LEARNED)
     gaps, times = {s: e.gap('sandwich', s, 2) for s in found}, {s: step_ratio(e, s) for s in found}
@@ -159,7 +159,7 @@ def _one_pattern(e):
     ours, others = ('sandwich', *LEARNED), ('alibi Δ=-3', 'window w=40', 'window w=80', 'window w=100')
     found, rest = e.present(ours), e.present(others)
     if len(found)<2: raise Missing('two of sandwich, kerple_log and t5')
-    curve = {s: e.cumulative(s) for s in found+rest}
+    curve = {s: e.cumulative(s) for s in [*found, *rest]}
     far = lambda a, b: float(np.abs(curve[a]-curve[b]).max())
     within = max(far(a, b) for a in found for b in found)
     across = min(far(a, b) for a in found for b in rest)
