@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['committed_results', 'paper_facts', 'paper_says', 'perplexity_text', 'erf_text', 'gap_text', 'seeds_text', 'model_row',
-           'model_rows', 'field_row', 'models_of', 'headline', 'missing_models', 'show_rows', 'show_by_scale',
-           'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
+           'model_rows', 'field_row', 'models_of', 'headline', 'missing_models', 'typeset', 'show_rows',
+           'show_by_scale', 'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
 # %% ../nbs/17b_tables.ipynb #53a18a80
 import csv
@@ -175,14 +175,16 @@ def missing_models(
     command = f"sandwich-repro reproduce {' '.join(grids)} --scale {e.scale.name} --seeds {len(e.scale.seeds)} --out results"
     return f"No run yet of {'; '.join(absent)}. Made by `{command}`." if absent else ''
 
-# %% ../nbs/17b_tables.ipynb #99548145
-def _typeset(text):
+# %% ../nbs/17b_tables.ipynb #2a494912
+def typeset(
+    text:str, # with numbers as Python prints them
+)->str: # the same for a reader
     "Numbers with real minus signs and narrow spaces around ±"
     return re.sub(r'(?<![\w=])-(?=\d)', '−', text).replace(' ± ', '\u202f±\u202f')
 
 def _unbroken(text):
     "A short cell on one line"
-    return _typeset(text).replace(' ', '\N{NO-BREAK SPACE}')
+    return typeset(text).replace(' ', '\N{NO-BREAK SPACE}')
 
 def show_rows(
     rows:Sequence[dict], # column: value; the first column names the row
@@ -236,7 +238,7 @@ def what_differs(
         columns[name] = _shape(r.spec, ', '.join(text), f'{len({r.spec.seed for r in e.results})}')
     return [{'what': key} | {name: column[key] for name, column in columns.items()} for key in columns['the paper']]
 
-# %% ../nbs/17b_tables.ipynb #767e771f
+# %% ../nbs/17b_tables.ipynb #170d39a7
 def _marked(text):
     "Lengths as formulas and commands as code"
     text = re.sub(r'(?<!\w)(L|p)_(tr|ex|m|n)(?!\w)', r'$\1_{\2}$', text)
@@ -257,7 +259,7 @@ def verdict_text(
     verdicts = {name: check_claims(e.results, name, claims) for name, e in scales.items()}
     for i, c in enumerate(claims):
         lines.append(f'**{c.id}**, {_marked(c.text)}:\n')
-        lines += [f'- `{name}`: **{found[i].outcome}**. {_marked(_typeset(found[i].evidence))}.' for name, found in verdicts.items()]+['']
+        lines += [f'- `{name}`: **{found[i].outcome}**. {_marked(typeset(found[i].evidence))}.' for name, found in verdicts.items()]+['']
     return '\n'.join(lines)
 
 def verdict_rows(
