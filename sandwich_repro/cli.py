@@ -221,21 +221,21 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #0be88975
+# %% ../nbs/19_cli.ipynb #4fab2c9c
 @app.command()
 def lens(
     model:Annotated[str, typer.Argument(help='A folder that save_pretrained wrote, or a name on the hub.')],
-    corpus:Annotated[str, typer.Option(help='A name that `sandwich-repro corpora` lists, or your own file, folder, glob or .jsonl.')]='code',
+    corpus:Annotated[str, typer.Option(help='A name that `sandwich-repro corpora` lists, of which the held-out part is read, or your own file, folder, glob or .jsonl.')]='code',
     tokenizer:Annotated[str, typer.Option(help="Folder or name of another tokenizer than the model's own.")]='',
     train_len:Annotated[int, typer.Option(help='L_tr in tokens; what the model states if 0.')]=0,
-    lengths:Annotated[str, typer.Option(help='Evaluated lengths in tokens, with commas between; L_tr/8 to 4·L_tr, as far as model and text reach, if not given.')]='',
+    lengths:Annotated[str, typer.Option(help='Evaluated lengths in tokens, with commas between, L_tr is added; L_tr/8 to 4·L_tr, as far as model and text reach, if not given.')]='',
     n_segments:Annotated[int, typer.Option(help='Segments at each length.')]=200,
     erf_len:Annotated[int, typer.Option(help='Length of the segments for the gradient, in tokens; the longest of the lengths if 0.')]=0,
     erf_segments:Annotated[int, typer.Option(help='Segments for the gradient.')]=32,
     threshold:Annotated[float, typer.Option(help='Share of the gradient that defines the field.')]=.99,
     bos:Annotated[str, typer.Option(help='Token before every text: own (what the tokenizer puts there), none, or an id.')]='own',
     batch_size:Annotated[int, typer.Option(help='Segments in one pass; changes no number.')]=4,
-    dtype:Annotated[str, typer.Option(help='Type of the weights.')]='float32',
+    dtype:Annotated[str, typer.Option(help='Type of the weights: float32, float64, bfloat16 or float16.')]='float32',
     device:Annotated[str, typer.Option(help='Where the model goes, e.g. cuda.')]='cpu',
     out:Annotated[Path, typer.Option(help='Folder for the report and its figure.')]=Path('lens'),
 ):
@@ -243,7 +243,7 @@ def lens(
     from sandwich_repro.lens import lens
     from sandwich_repro.results import require_writable
     require_writable(out)
-    first = {'own': 'own', 'none': None}[bos] if bos in ('own', 'none') else _whole_numbers('bos', bos)[0]
+    first = {'own': 'own', 'none': None}[bos] if bos in ('own', 'none') else _value(bos)
     _show_lens(lens(model, corpus, tokenizer or None, train_len or None, _whole_numbers('lengths', lengths) if lengths else None, n_segments, erf_len or None,
                     erf_segments, threshold, first, batch_size, dtype, device, progress=True), out)
 

@@ -43,7 +43,7 @@ def _embeddings_name(model:nn.Module) -> str:
     require(found is not None, f"{type(model).__name__} takes neither embeddings= nor inputs_embeds= in place of tokens")
     return found
 
-# %% ../nbs/14_erf.ipynb #f69bf176
+# %% ../nbs/14_erf.ipynb #ada339ab
 def _last_hidden(model:nn.Module, call:Callable) -> Float[Tensor, "batch d_model"]:
     "What the last normalization reads at the last position, or the output matrix where there is none"
     norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()]
@@ -59,7 +59,7 @@ def _last_hidden(model:nn.Module, call:Callable) -> Float[Tensor, "batch d_model
 def _gradients(model:nn.Module, tokens:Int[Tensor, "batch seq"], target) -> Float[Tensor, "batch context d_model"]:
     "Gradient of each segment's target at the embeddings of its own context, by one backward pass"
     x = model.get_input_embeddings()(tokens[:, :-1]).detach().requires_grad_()
-    call = lambda: last_logits(model, 1, **{_embeddings_name(model): x})[:, -1]  # noqa: E731
+    call = lambda: last_logits(model, 1, **{_embeddings_name(model): x.clone()})[:, -1]  # noqa: E731  # some models write into what they are given
     value = _last_hidden(model, call) if target=="hidden" else _TARGETS.get(target, target)(call(), tokens[:, -1])
     if value.requires_grad: value.sum().backward()
     require(x.grad is not None, "the prediction does not depend on the input embeddings: there is no gradient to measure")

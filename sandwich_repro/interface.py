@@ -128,7 +128,7 @@ def checked_tokens(
         require(size is None or high<size, f"{name} {high} is outside the model's vocabulary of {size} entries (0 to {(size or 0)-1})")
     return tokens
 
-# %% ../nbs/12a_interface.ipynb #9f3b7515
+# %% ../nbs/12a_interface.ipynb #d02a914f
 _TABLES = {"wpe", "wpos", "embed_positions", "positions_embed", "pos_encoding"} | {
     f"{p}_{e}" for p in ("pos", "position", "positional") for e in ("emb", "embed", "embedding", "embeddings")}
 
@@ -137,6 +137,7 @@ def _position_rows(model:nn.Module) -> Iterator[int]:
     configs = [c for m in model.modules() if (c := getattr(m, "config", None)) is not None]
     stated = {getattr(c, name, None) for c in configs for name in ("max_position_embeddings", "n_positions")}
     yield from (c.n_positions for c in configs if isinstance(getattr(c, "n_positions", None), int))
+    yield from (c.max_seq_len for c in configs if getattr(c, "model_type", None)=="mpt")  # its table of biases is made in the forward pass
     for name, m in model.named_modules():
         if not isinstance(m, nn.Embedding): continue
         rows = m.num_embeddings-getattr(m, "offset", 0)-(0 if m.padding_idx is None else m.padding_idx+1)
@@ -144,12 +145,17 @@ def _position_rows(model:nn.Module) -> Iterator[int]:
     for name, table in [*model.named_parameters(), *model.named_buffers()]:
         if name.rpartition(".")[2] in _TABLES and table.ndim in (2, 3): yield table.shape[-2]
 
-# %% ../nbs/12a_interface.ipynb #0dda6383
+# %% ../nbs/12a_interface.ipynb #4fbe50bd
+def _reader(model:nn.Module) -> nn.Module:
+    "The part of a model that reads text, where others look at pictures or hear"
+    senses = any(hasattr(getattr(model, "config", None), f"{sense}_config") for sense in ("vision", "audio"))
+    return model.get_decoder() if senses and hasattr(model, "get_decoder") else model
+
 def max_positions(
     model:Callable, # a model
 ) -> int|None: # positions, in tokens; None where no table limits them
     "The longest context a table of positions allows"
-    return min(_position_rows(model), default=None) if isinstance(model, nn.Module) else None
+    return min(_position_rows(_reader(model)), default=None) if isinstance(model, nn.Module) else None
 
 def check_context(
     model:Callable, # a model

@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['LensReport', 'summary', 'lens_figure', 'save_lens', 'load_lens', 'lens', 'register_attention']
 
-# %% ../nbs/18_lens.ipynb #0ef12965
+# %% ../nbs/18_lens.ipynb #37129626
+import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,12 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .config import _digest, _whole, require
+from .config import _digest, _is_number, _whole, require
 from .documents import CORPORA, load_corpus
-from .erf import erf_spread, normalized_gradient
+from .erf import _embeddings_name, erf_spread, normalized_gradient
 from .evidence import is_explosion, is_gain, is_level, loss_curves
-from .interface import max_positions
-from .perplexity import PairedDifference, last_token_nll
+from .interface import _logits_of, checked_tokens, evaluating, last_logits, max_positions, model_device, vocabulary_size
+from .perplexity import PairedDifference, _as_lengths, last_token_nll
 from .plot import panels, plot_cumulative_gradient, plot_extrapolation
 from .pretrained import document_ids, leading_token, load_causal_lm, load_pretrained_tokenizer, register_attention, stated_train_len
 from .results import Measurements, _rounded, plus_minus, provenance, write_atomically
@@ -34,7 +36,7 @@ from .windows import eval_segments
 # %% ../nbs/18_lens.ipynb #8902edce
 _all_ = ["register_attention"]
 
-# %% ../nbs/18_lens.ipynb #d1c20076
+# %% ../nbs/18_lens.ipynb #987caa17
 _STRETCHES = 20
 
 def _documents(
@@ -43,7 +45,9 @@ def _documents(
 ) -> list[Int[np.ndarray, " seq"]]: # token ids of each document
     "A text as token ids, document by document"
     if isinstance(text, (Tensor, np.ndarray)) or isinstance(text, (list, tuple)) and len(text) and not isinstance(text[0], (str, Mapping)):
-        return [np.asarray(row, dtype=np.int64) for row in text]
+        rows = [np.asarray(row) for row in text]
+        require(all(row.ndim==1 and row.dtype.kind in 'iu' for row in rows), "token ids must be whole numbers, one row per document")
+        return [row.astype(np.int64) for row in rows]
     require(tokenizer is not None, "this model came without a tokenizer: give tokenizer=, or token ids in place of a text")
     texts = load_corpus(text).heldout if isinstance(text, str) and text in CORPORA else [d.text for d in own_documents(text)]
     return document_ids(tokenizer, texts)
@@ -53,7 +57,9 @@ def _stretches(documents:Sequence, need:int) -> list[Int[np.ndarray, " seq"]]:
     if len(documents)>1: return documents
     return np.array_split(documents[0], min(max(len(documents[0])//need, 1), _STRETCHES))
 
-# %% ../nbs/18_lens.ipynb #c6d7ac49
+# %% ../nbs/18_lens.ipynb #e5a3556d
+def _room(documents, length): return sum(max(len(d)-length+1, 0) for d in documents)
+
 def _reach(
     train_len:int, # L_tr, in tokens
     n_segments:int, # segments wanted at each length
@@ -63,8 +69,8 @@ def _reach(
     "Lengths that the model and the text allow"
     lengths, notes = [], []
     for length in sorted({round(train_len*2.**k) for k in range(-3, 3)}-{0, 1}):
-        room = sum(max(len(d)-length+1, 0) for d in documents)
-        if limit is not None and length>limit: notes.append(f"length {length} is not measured: the model has positions for {limit}")
+        room = _room(documents, length)
+        if limit is not None and length>limit: notes.append(f"length {length} is not measured: the longest that the model's positions allow is {limit}")
         elif room<n_segments: notes.append(f"length {length} is not measured: the text has {room} segments of it, not {n_segments}")
         else: lengths.append(length)
     require(lengths, f"nothing can be measured: {'; '.join(notes)}: give a longer text, or lengths")
@@ -90,7 +96,7 @@ def _word(
     answers = {'gains': is_gain(rise), 'explodes': is_explosion(rise), 'level': is_level(rise), 'rises': is_level(rise) is False}
     return next((word for word, answer in answers.items() if answer), 'not sure')
 
-# %% ../nbs/18_lens.ipynb #2bb2a135
+# %% ../nbs/18_lens.ipynb #06e86c3a
 @dataclass(frozen=True)
 class LensReport(Measurements):
     "What the two rulers say of one model on one text"
@@ -107,6 +113,11 @@ class LensReport(Measurements):
     erf_interval:Sequence # its 95 % interval, by bootstrap over documents; empty where there is one document
     threshold:float=.99 # share that defines the field
     leading_share:float|None=None # share of the whole gradient on the token before every text; None where there is none
+    bos:int|None=None # its id
+    erf_segments:int=0 # how many gradients were averaged
+    limit:int|None=None # the longest length that the model's positions allow, in tokens; None where none is too long
+    dtype:str='' # of the weights
+    tokens_sha256:str='' # of all that was read, in token ids
     notes:Sequence=() # what a reader should know
     provenance:dict=field(default_factory=provenance) # where it was made
 
@@ -119,43 +130,43 @@ class LensReport(Measurements):
         "Perplexity by length"
         rises = [self.rise(n, self.base) for n in self.lengths]
         return [{'length': n, '× L_tr': f'{n/self.train_len:.3g}', 'perplexity': f'{self.perplexity(n):.3f}',
-                 f'nats against L={self.base}': '' if n==self.base else plus_minus(rise), 'beyond L_tr': _word(rise) if n>self.train_len else ''}
+                 f'nats against L={self.base}': '' if n==self.base else plus_minus(rise), 'beyond L_tr': _word(rise) if n>self.train_len==self.base else ''}
                 for n, rise in zip(self.lengths, rises)]
 
-# %% ../nbs/18_lens.ipynb #f2c4600d
+# %% ../nbs/18_lens.ipynb #bd601d66
 def summary(
     report:LensReport, # of any model
 ) -> str: # a few sentences
     "How far back the model looks"
     n, end = report.train_len, len(report.cumulative)
-    interval = '95 % interval {} to {}'.format(*report.erf_interval) if report.erf_interval else 'one document, so no interval'
+    interval = '95 % interval {} to {}'.format(*report.erf_interval) if report.erf_interval else 'all segments are of one document, so no interval'
     said = [f"{100*report.threshold:g} % of the gradient lies on the last {report.erf} of {end} tokens ({interval})"]
     if end>n: said.append(f"{100*report.share(n):.1f} % lies within L_tr={n}")
     if report.leading_share is not None: said.append(f"the token before the text holds {100*report.leading_share:.1f} % of the whole and is not counted")
-    if report.erf>=report.threshold*end: said.append("the field ends where the segments end: longer segments may show more")
+    if report.erf>=report.threshold*end and (report.limit is None or end+1<report.limit): said.append("the field ends where the segments end: longer segments may show more")
     return '; '.join(said)
 
 def lens_figure(
     report:LensReport, # of any model
 ) -> Figure: # two panels
     "Perplexity by length, and the cumulative gradient"
-    left, right = panels(2, width=4.2, height=3)
+    left, right = panels(2, width=4.2, height=3, layout='constrained')
     name, lengths = Path(report.model).name, list(report.lengths)
     means, bands = loss_curves({name: [report]}, lengths)
     plot_extrapolation(lengths, means, report.train_len, left, bands if np.isfinite(bands[name]).all() else None)
     plot_cumulative_gradient(report.cumulative, right, name, report.threshold, report.train_len, report.erf)
     return left.get_figure()
 
-# %% ../nbs/18_lens.ipynb #15383a23
+# %% ../nbs/18_lens.ipynb #88e6f415
 _KIND = 'sandwich_repro.LensReport'
+_FOUND = ('nll', 'documents', 'cumulative', 'cumulative_spread', 'erf', 'erf_interval', 'leading_share', 'notes', 'provenance')  # all else was asked for
 
 def save_lens(
     report:LensReport, # of any model
     folder:Path, # made if need be
 ) -> Path: # the file
     "Write a report as JSON, atomically"
-    asked = {k: getattr(report, k) for k in ('model', 'parameters', 'text', 'train_len', 'lengths', 'threshold')}
-    asked |= dict(n_segments=len(report.nll), erf_len=len(report.cumulative)+1)
+    asked = {f.name: getattr(report, f.name) for f in fields(report) if f.name not in _FOUND} | dict(n_segments=len(report.nll), erf_len=len(report.cumulative)+1)
     name = re.sub(r'[^\w.-]+', '_', f'{Path(report.model).name}-{Path(report.text).name}', flags=re.A)
     path = Path(folder)/f'{name}-{_digest(_rounded(asked))}.json'
     write_atomically(path, json.dumps(dict(kind=_KIND, **_rounded(asdict(report))), ensure_ascii=False, allow_nan=False)+'\n')
@@ -171,30 +182,64 @@ def load_lens(
     try: return LensReport(**{f.name: content[f.name] for f in fields(LensReport)})
     except KeyError as missing: raise ValueError(f"{path} is not a whole report: {missing} is missing") from None
 
-# %% ../nbs/18_lens.ipynb #a8d7382d
+# %% ../nbs/18_lens.ipynb #ebd8d8f8
 def _is_name(x): return isinstance(x, (str, os.PathLike))
 
-def _loaded(model, tokenizer, dtype, device):
-    "A model, its name and its tokenizer"
-    require(_is_name(model) or isinstance(model, nn.Module), f"model={model!r} must be a folder, a name on the hub, or a torch module")
-    source = model if tokenizer is None and _is_name(model) else tokenizer
-    tokenizer = load_pretrained_tokenizer(source) if _is_name(source) else tokenizer
-    if _is_name(model): return load_causal_lm(model, dtype, device), os.fspath(model), tokenizer
-    return model, getattr(getattr(model, 'config', None), 'name_or_path', '') or type(model).__name__, tokenizer
+def _check_numbers(threshold, bos, train_len, erf_len, **counts):
+    "Refuse what is wrong with numbers alone"
+    require(_is_number(threshold, Real) and 0<threshold<1, f"threshold={threshold!r} must lie between 0 and 1")
+    require(bos is None or bos=='own' or _is_number(bos, Integral), f"bos={bos!r} must be a token id, 'own', or None")
+    for name, n in (('train_len', train_len), ('erf_len', erf_len)):
+        if n is not None: _whole(name, n, 2)
+    for name, n in counts.items(): _whole(name, n)
 
-def _title(text, documents): return os.fspath(text) if _is_name(text) else f'{len(documents)} documents'
+def _loaded(model, dtype, device):
+    "A model and its name"
+    if _is_name(model): return load_causal_lm(model, dtype, device), os.fspath(model)
+    return model, getattr(getattr(model, 'config', None), 'name_or_path', '') or type(model).__name__
 
-def _lengths(model, bos, documents, train_len, lengths, n_segments, erf_len):
-    "L_tr, lengths, length of the gradient and notes: what the reader asked for, the rest as far as model and text allow"
-    limit = max_positions(model)
+def _lengths(model, bos, documents, train_len, lengths, erf_len, n_segments, erf_segments):
+    "Lengths, length of the gradient, limit and notes: what the reader asked for, the rest as far as model and text allow"
+    limit, notes = max_positions(model), []
     if limit is not None: limit += bos is None  # the scored token needs no position, the one before the text does
-    notes = []
-    if lengths is None: lengths, notes = _reach(train_len, n_segments, limit, documents)
-    erf_len = max(lengths) if erf_len is None else _whole('erf_len', erf_len, 2)
-    fits = limit is None or max([*lengths, erf_len])<=limit
-    require(fits, f"lengths={list(lengths)} and erf_len={erf_len} must not pass the {limit} tokens that this model has positions for")
-    return list(lengths), erf_len, notes
+    if lengths is None: lengths, notes = _reach(train_len, max(n_segments, erf_segments), limit, documents)
+    elif train_len not in lengths:
+        if (limit is None or train_len<=limit) and _room(documents, train_len)>=n_segments: lengths = sorted([*lengths, train_len])
+        else: notes = [f"the loss at L_tr={train_len} is out of reach, so nothing is said of what lies beyond it"]
+    erf_len = erf_len or max(lengths)
+    fits = limit is None or max(*lengths, erf_len)<=limit
+    require(fits, f"lengths={lengths} and erf_len={erf_len} must not pass {limit}, the longest that this model's positions allow")
+    for length, (what, n) in ((max(lengths), ('n_segments', n_segments)), (erf_len, ('erf_segments', erf_segments))):
+        room = _room(documents, length)
+        require(n<=room, f"{what}={n} segments of {length} tokens are more than the text has: {room}. Give a longer text, or fewer or shorter segments")
+    return lengths, erf_len, limit, notes
 
+# %% ../nbs/18_lens.ipynb #c16cbcbe
+def _differ(a, b) -> bool:
+    "Whether logits differ by more than rounding"
+    return bool((a-b).abs().max()>(2e-2 if a.dtype.itemsize<4 else 1e-3)*(1e-6+b.abs().max()))
+
+def _looks_right(model, row):
+    "What a model does wrong with some tokens, or nothing"
+    short = row[:, -min(row.shape[1], 16):]
+    other, size = short.clone(), vocabulary_size(model) or int(row.max())+2
+    other[:, -1] = (other[:, -1]+1)%size
+    last_logits(model, 1, row)
+    seen, changed = (_logits_of(model(x)) for x in (short, other))
+    if seen.ndim==3 and short.shape[1]>1 and _differ(seen[:, :-1], changed[:, :-1]): return "sees tokens ahead: a language model must predict from what came before"
+    through = last_logits(model, 1, **{_embeddings_name(model): model.get_input_embeddings()(short)})
+    return "reads more of a token than its embedding: the gradient at the embeddings would miss it" if _differ(through, last_logits(model, 1, short)) else ""
+
+def _check_model(model, name, row):
+    "Refuse a model that does not run, that looks ahead, or whose embeddings are not all it reads"
+    require(not getattr(getattr(model, 'config', None), 'is_encoder_decoder', False), f"{name} is an encoder with a decoder: need a causal language model")
+    with evaluating(model), torch.no_grad():
+        try: wrong = _looks_right(model, row[None].to(model_device(model)))
+        except ValueError: raise
+        except Exception as error: raise ValueError(f"{name} does not run on {len(row)} tokens: {type(error).__name__}: {str(error).strip().splitlines()[:1]}") from None
+    require(not wrong, f"{name} {wrong}")
+
+# %% ../nbs/18_lens.ipynb #6787d8cb
 def _measured(model, bos, last, far, lengths, threshold, batch_size, progress):
     "Both rulers, on segments and the document of each"
     nll = last_token_nll(model, last[0], lengths, batch_size, bos, progress)
@@ -204,13 +249,27 @@ def _measured(model, bos, last, far, lengths, threshold, batch_size, progress):
     return dict(lengths=lengths, nll=nll, documents=last[1], cumulative=spread.cumulative, cumulative_spread=spread.standard_error,
                 erf=spread.erf, erf_interval=interval, threshold=threshold, leading_share=leading)
 
-# %% ../nbs/18_lens.ipynb #1c244ab4
+def _on_documents(model, name, documents, bos, train_len, lengths, n_segments, erf_len, erf_segments, threshold, batch_size, progress):
+    "The fields of a report that depend on the tokens"
+    pieces = _stretches(documents, max(*(lengths or [4*train_len]), erf_len or 0))
+    lengths, erf_len, limit, notes = _lengths(model, bos, pieces, train_len, lengths, erf_len, n_segments, erf_segments)
+    if len(pieces)>len(documents): notes.append(f"one document, cut into {len(pieces)} stretches, which errors take for documents")
+    tokens, offsets = np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])
+    require(bos is None or not (tokens==bos).any(), f"the text holds bos={bos} as a token: give documents without it, or bos=None")
+    last, far = (eval_segments(tokens, offsets, *sizes) for sizes in ((max(lengths), n_segments), (erf_len, erf_segments)))
+    checked_tokens(model, tokens, bos)
+    longest = max(last[0], far[0], key=lambda rows: rows.shape[1])[0, :-1]
+    _check_model(model, name, longest if bos is None else torch.cat([longest.new_tensor([bos]), longest]))
+    return dict(limit=limit, notes=notes, erf_segments=erf_segments, tokens_sha256=hashlib.sha256(tokens.tobytes()+offsets.tobytes()).hexdigest(),
+                **_measured(model, bos, last, far, lengths, threshold, batch_size, progress))
+
+# %% ../nbs/18_lens.ipynb #216748fb
 def lens(
     model:nn.Module|str|os.PathLike, # folder, name on the hub, or a module that takes `inputs_embeds=` or `embeddings=`
-    text='code', # key of `CORPORA`, file, folder, glob, `rows.jsonl:column`, data set, texts; or token ids, one row per document
-    tokenizer:Callable|str|None=None, # of the model; its own by default, or the folder or name of another
+    text='code', # key of `CORPORA` (its held-out part), file, folder, glob, `rows.jsonl:column`, data set, texts; or token ids, one row per document
+    tokenizer:Callable|str|os.PathLike|None=None, # of the model; its own by default, or the folder or name of another
     train_len:int|None=None, # L_tr, in tokens; as the model states it by default
-    lengths:Sequence[int]|None=None, # evaluated lengths, in tokens; by default L_tr/8 to 4·L_tr by doublings, as far as model and text reach
+    lengths:Sequence[int]|None=None, # evaluated lengths, in tokens, L_tr is added; by default L_tr/8 to 4·L_tr by doublings, as far as model and text reach
     n_segments:int=200, # segments at each length
     erf_len:int|None=None, # length of the segments for the gradient, in tokens; by default the longest of `lengths`
     erf_segments:int=32, # how many of them
@@ -222,15 +281,18 @@ def lens(
     progress:bool=False, # show progress bars
 ) -> LensReport: # `rows()` is its table, `summary` its sentence, `lens_figure` its picture
     "Last-token perplexity beyond the training length, and the empirical receptive field (§3, §5.1)"
-    require(0<threshold<1, f"threshold={threshold} must lie between 0 and 1")
-    n_segments, erf_segments = _whole('n_segments', n_segments), _whole('erf_segments', erf_segments)
-    model, name, tokenizer = _loaded(model, tokenizer, dtype, device)
-    train_len = stated_train_len(model) if train_len is None else _whole('train_len', train_len, 2)
-    require(train_len, f"{name} does not say on how many tokens it was trained: give train_len")
+    _check_numbers(threshold, bos, train_len, erf_len, n_segments=n_segments, erf_segments=erf_segments, batch_size=batch_size)
+    lengths = None if lengths is None else _as_lengths(lengths)
+    require(_is_name(model) or isinstance(model, nn.Module), f"model={model!r} must be a folder, a name on the hub, or a torch module")
+    source = model if tokenizer is None and _is_name(model) else tokenizer
+    if _is_name(source): tokenizer = load_pretrained_tokenizer(source)
+    require(tokenizer is None or callable(tokenizer), f"tokenizer={tokenizer!r} must be a tokenizer of Hugging Face's library, or a folder or name of one")
     if bos=='own': bos = None if tokenizer is None else leading_token(tokenizer)
-    documents = _stretches(_documents(text, tokenizer), max(lengths or [4*train_len]))
-    lengths, erf_len, notes = _lengths(model, bos, documents, train_len, lengths, n_segments, erf_len)
-    tokens, offsets = np.concatenate(documents), np.cumsum([0, *map(len, documents)])
-    last, far = (eval_segments(tokens, offsets, *sizes) for sizes in ((max(lengths), n_segments), (erf_len, erf_segments)))
-    return LensReport(name, sum(p.numel() for p in model.parameters()), train_len, _title(text, documents), notes=notes,
-                      **_measured(model, bos, last, far, lengths, threshold, batch_size, progress))
+    documents = _documents(text, tokenizer)
+    model, name = _loaded(model, dtype, device)
+    train_len = train_len or stated_train_len(model)
+    require(train_len, f"{name} does not say on how many tokens it was trained: give train_len")
+    found = _on_documents(model, name, documents, bos, train_len, lengths, n_segments, erf_len, erf_segments, threshold, batch_size, progress)
+    title = os.fspath(text) if _is_name(text) else f"{len(documents)} document{'s' if len(documents)>1 else ''}"
+    weights = list(model.parameters())
+    return LensReport(name, sum(p.numel() for p in weights), train_len, title, bos=bos, dtype=str(weights[0].dtype).removeprefix('torch.') if weights else '', **found)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from .config import _is_number, _plain, _whole, require
 from .interface import check_context, checked_tokens, evaluating, last_logits, model_device, token_nll
 
-# %% ../nbs/13_perplexity.ipynb #1a6f5f4a
+# %% ../nbs/13_perplexity.ipynb #e47a5734
 def _with_bos(row:Int[Tensor, " seq"], bos:int|None) -> Int[Tensor, " seq"]:
     "The row behind one beginning-of-sequence token, if one is wanted"
     return row if bos is None or len(row) and row[0]==bos else torch.cat([row.new_tensor([bos]), row])
@@ -34,16 +34,20 @@ def _batches(keys:Sequence, batch_size:int) -> Iterator[list[int]]:
     for i, key in enumerate(keys): groups.setdefault(key, []).append(i)
     for group in groups.values(): yield from (group[i:i+batch_size] for i in range(0, len(group), batch_size))
 
-def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> list[int]:
-    "Context lengths, sorted, above 1 and no longer than a segment"
-    require(segments.ndim==2, f"segments of shape {tuple(segments.shape)}: need (segments, tokens)")
-    longest = segments.shape[1]
+def _as_lengths(lengths:Sequence[int]) -> list[int]:
+    "Context lengths, sorted and above 1"
     require(isinstance(lengths, Iterable), f"lengths={lengths!r} must be a sequence of context lengths, e.g. [64, 128]")
     lengths = _plain(lengths.tolist() if isinstance(lengths, Tensor) else list(lengths))
     require(len(lengths)>0, "lengths is empty: give at least one context length")
     good = all(_is_number(n, Integral) and n>1 for n in lengths)
     require(good, f"lengths={lengths} must be whole numbers above 1: the scored token and its context")
     require(all(a<b for a, b in zip(lengths, lengths[1:])), f"lengths={lengths} must be sorted, each one once")
+    return lengths
+
+def _checked_lengths(lengths:Sequence[int], segments:Int[Tensor, "n seq"]) -> list[int]:
+    "Context lengths no longer than a segment"
+    require(segments.ndim==2, f"segments of shape {tuple(segments.shape)}: need (segments, tokens)")
+    lengths, longest = _as_lengths(lengths), segments.shape[1]
     require(lengths[-1]<=longest, f"length {lengths[-1]} is longer than the segments, which have {longest} tokens")
     return lengths
 

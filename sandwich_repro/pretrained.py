@@ -6,20 +6,23 @@
 __all__ = ['load_causal_lm', 'load_pretrained_tokenizer', 'stated_train_len', 'document_ids', 'leading_token',
            'register_attention']
 
-# %% ../nbs/12b_pretrained.ipynb #3e840282
+# %% ../nbs/12b_pretrained.ipynb #73023a1f
+import itertools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from .attention import biased_attention
-from .config import require
+from .attention import available_backends, biased_attention
+from .config import _whole, require, unknown_name
 from .position import PositionalEncoding
 
-# %% ../nbs/12b_pretrained.ipynb #3eeef4db
+# %% ../nbs/12b_pretrained.ipynb #19f2cd6c
 def _transformers():
     "The library, or an error that says how to get it"
     try: import transformers
@@ -28,20 +31,34 @@ def _transformers():
 
 def _read(kind:str, name, **options):
     "What one of their `Auto` classes finds under a name"
+    path = Path(name)
+    meant = path.is_absolute() or str(name).startswith(".") or len(path.parts)>2 or len(path.parts)==2 and path.parent.is_dir()
+    require(path.exists() or not meant, f"there is no folder {name}")
     read = getattr(_transformers(), kind).from_pretrained
     try: return read(os.fspath(name), **options)
     except Exception as error:  # theirs are of every kind
         reason = next((line.strip().rstrip(':.') for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(f"{name} cannot be read by {kind}: {reason}: give a folder that save_pretrained wrote, or a name on the hub while there is a network") from None
 
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+def _device(name) -> torch.device:
+    "A device that is there"
+    try: return torch.empty(1, device=name).device
+    except Exception as error: raise ValueError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+
 def load_causal_lm(
     name:str|os.PathLike, # folder, or name on the hub
     dtype:str="float32", # of the weights
     device:str="cpu", # where the model goes
 ) -> nn.Module: # in evaluation mode
-    "A causal language model of Hugging Face's library"
-    require(isinstance(getattr(torch, dtype, None), torch.dtype), f"dtype={dtype!r} is no type of torch: give float32 or bfloat16")
-    return _read("AutoModelForCausalLM", name).to(device=device, dtype=getattr(torch, dtype)).eval()
+    "A causal language model of Hugging Face's library, all of whose weights were found"
+    if dtype not in _DTYPES: raise unknown_name("dtype", dtype, _DTYPES)
+    device = _device(device)
+    model, info = _read("AutoModelForCausalLM", name, output_loading_info=True)
+    missing = sorted(map(str, info["missing_keys"]))
+    require(not missing, f"{name} lacks {len(missing)} weights of {type(model).__name__}, e.g. {missing[:1]}: they would be random numbers")
+    return model.to(device=device, dtype=getattr(torch, dtype)).eval()
 
 def load_pretrained_tokenizer(
     name:str|os.PathLike, # folder, or name on the hub
@@ -49,7 +66,7 @@ def load_pretrained_tokenizer(
     "The tokenizer of Hugging Face's library"
     return _read("AutoTokenizer", name)
 
-# %% ../nbs/12b_pretrained.ipynb #5856fbd2
+# %% ../nbs/12b_pretrained.ipynb #db0bf733
 _LENGTHS = ("original_max_position_embeddings", "train_len", "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 
 def stated_train_len(
@@ -58,72 +75,97 @@ def stated_train_len(
     "The training length that a model's configuration states"
     config = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    parts = [getattr(config, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
-    stated = [part.get(_LENGTHS[0]) for part in parts if isinstance(part, dict)]+[getattr(config, name, None) for name in _LENGTHS]
+    ropes = [rope for rope in (getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")) if isinstance(rope, dict)]
+    ropes += [part for rope in ropes for part in rope.values() if isinstance(part, dict)]  # one for each kind of layer
+    stated = [rope.get(_LENGTHS[0]) for rope in ropes]+[getattr(config, name, None) for name in _LENGTHS]
     return next((n for n in stated if isinstance(n, int) and n>0), None)
 
-# %% ../nbs/12b_pretrained.ipynb #e283be03
+# %% ../nbs/12b_pretrained.ipynb #4c19f051
 def document_ids(
     tokenizer:Callable, # of Hugging Face's library
     texts:Sequence[str], # documents
-) -> list[Int[np.ndarray, " seq"]]: # token ids of each, without special tokens
+) -> list[Int[np.ndarray, " seq"]]: # token ids of each, without special tokens; where a text spells one, it is only text
     "Each document as the ids of a tokenizer"
-    found = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False)["input_ids"]
     return [np.asarray(ids, dtype=np.int64) for ids in found]
 
 def leading_token(
     tokenizer:Callable, # of Hugging Face's library
 ) -> int|None: # an id; None where texts begin with themselves
     "The token that a tokenizer puts before every text"
-    with_it, without = (tokenizer("a", add_special_tokens=wanted)["input_ids"] for wanted in (True, False))
-    return with_it[0] if len(with_it)>len(without) and with_it[:1]!=without[:1] else None
+    whole, text = (tokenizer("a", add_special_tokens=wanted)["input_ids"] for wanted in (True, False))
+    before = next((whole[:i] for i in range(len(whole)) if whole[i:i+len(text)]==text), [])
+    require(len(before)<2, f"this tokenizer puts {len(before)} tokens before every text, {before}: give token ids that begin with them, and bos=None")
+    return before[0] if before else None
 
-# %% ../nbs/12b_pretrained.ipynb #3059b281
-_FOREIGN = ("softcap", "s_aux", "position_bias")  # what other attention adds to the logits
+# %% ../nbs/12b_pretrained.ipynb #847ee839
+def _read_mask(
+    mask:Tensor, # (batch, 1, q, keys or more): 0 or True where a key is seen
+    q_len:int, # number of queries, the last of the keys
+    k_len:int, # number of keys
+) -> tuple[Tensor|None, int|None, bool]: # real tokens (batch, k) or None for all, window or None, and whether nothing ahead is seen
+    "A mask in the terms of this library, or an error where it has none"
+    mask = mask[..., :k_len]
+    seen = mask if mask.dtype==torch.bool else mask==0
+    plain = mask.ndim==4 and mask.shape[1:3]==(1, q_len) and (mask.dtype==torch.bool or bool((seen | (mask<=torch.finfo(mask.dtype).min/2)).all()))
+    require(plain, f"this model's mask of shape {tuple(mask.shape)} does more than hide keys of all heads alike: this attention cannot")
+    seen = seen[:, 0]
+    real, place = seen.any(1), torch.arange(k_len, device=mask.device)  # what no query sees might as well not be there
+    count = real.cumsum(1, dtype=torch.int32)
+    distance = count[:, -q_len:, None]-count[:, None]
+    read, ahead = real[:, -q_len:, None], place>place[-q_len:, None]  # queries in padding are read by nobody
+    causal = not bool((seen & ahead & read).any())
+    shown = real[:, None] & ~(ahead & causal)
+    window = None
+    if not bool(((seen==shown) | ~read).all()):
+        window = int(distance[seen & read].abs().max())+1
+        shown &= distance.abs()<window
+    require(bool(((seen==shown) | ~read).all()), "this model's mask hides more than padding, what is ahead and what is outside a window, or has holes inside one: this attention cannot")
+    return None if bool(real.all()) else real, window, causal
+
+# %% ../nbs/12b_pretrained.ipynb #a82f1645
+_FOREIGN = ("softcap", "s_aux", "position_bias", "output_attentions")  # what other attention does besides
 
 def _attended(encoding, window, backend):
     "Attention by the signature that their models call"
+    readings = WeakTensorKeyDictionary()  # all layers are given the same mask
+    def read(mask, q_len, k_len):
+        if mask not in readings: readings[mask] = _read_mask(mask, q_len, k_len)
+        return readings[mask]
     def attend(module, query, key, value, attention_mask, scaling=None, dropout=0., is_causal=None, sliding_window=None, **more):
-        asked = [name for name in _FOREIGN if more.get(name) is not None]
+        asked = [name for name in _FOREIGN if more.get(name) is not None and more.get(name) is not False]
         require(not asked, f"{type(module).__name__} asks for {' and '.join(asked)}, which this attention has not")
         require(not dropout, f"{type(module).__name__} drops {dropout} of the attention: set its attention dropout to 0")
-        require(attention_mask is None or attention_mask.ndim==2, "attention masks must have the shape (batch, keys), 1 at real tokens")
         key, value = (x.repeat_interleave(query.shape[1]//key.shape[1], 1) for x in (key, value))
         if scaling is not None: query = query*(scaling*query.shape[-1]**.5)
-        shorter = min((w for w in (window, sliding_window) if w is not None), default=None)
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        out = biased_attention(query, key, value, encoding, causal=causal, window=shorter, key_padding_mask=attention_mask, backend=backend)
+        real, own, causal = None, sliding_window, getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if attention_mask is not None: real, own, causal = read(attention_mask, query.shape[2], key.shape[2])
+        shorter = min((w for w in (window, own) if w is not None), default=None)
+        out = biased_attention(query, key, value, encoding, causal=causal, window=shorter, key_padding_mask=real, backend=backend)
         return out.transpose(1, 2).contiguous(), None
     return attend
 
-# %% ../nbs/12b_pretrained.ipynb #32ba7fda
-def _pattern(mask_function, batch_size, q, k_positions, device):
-    "Which keys their pattern shows to one query of each text"
-    batch = torch.arange(batch_size, device=device)[:, None]
-    shown = mask_function(batch, torch.zeros_like(batch), torch.full_like(batch, q), k_positions)
-    return torch.as_tensor(shown, device=device).expand(batch_size, len(k_positions))
+# %% ../nbs/12b_pretrained.ipynb #a63d2908
+_ours, _number = set(), itertools.count(1)
 
-def _real_tokens(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None, local_size=None, device="cpu", **_):
-    "Which keys are real tokens, by the signature that their models call"
-    last = int(q_offset)+q_length-1
-    require(last==kv_offset+kv_length-1, f"{kv_length} keys for a last query at {last}: this attention takes caches without empty places")
-    if mask_function is not None:
-        k = torch.arange(kv_offset, kv_offset+kv_length, device=device)
-        near = k>last-(local_size or last+1)
-        good = bool((_pattern(mask_function, batch_size, last, k, device)==near).all())
-        require(good, "this model hides more than what is ahead or outside its window, or shows what is ahead: this attention cannot")
-    return None if attention_mask is None else attention_mask[:, -kv_length:].bool()
-
-# %% ../nbs/12b_pretrained.ipynb #6982a7f1
 def register_attention(
     encoding:PositionalEncoding|None=None, # its bias is added, its rotation applied on top of the model's own; on the model's device
-    name:str="sandwich_repro", # what the model is told to use
+    name:str|None=None, # what models are told to use; a new one by default; one that was given here before means this from now on
     window:int|None=None, # keys at this distance or farther are hidden, as well as those outside the model's own window
     backend:str="auto", # a key of `available_backends`
-) -> str: # the name, for `model.set_attn_implementation` or `attn_implementation=`
-    "Make this library's attention available to every model of Hugging Face's library (Eqs. 1–3)"
+) -> str: # the name, for `model.set_attn_implementation`
+    "Make this library's attention available to the models of Hugging Face's library that look up attention by name (Eqs. 1–3)"
     theirs = _transformers()
     require(hasattr(theirs, "AttentionMaskInterface"), f"transformers {theirs.__version__} looks up no masks by name: pip install -U transformers")
+    from transformers.masking_utils import eager_mask
+    require(encoding is None or isinstance(encoding, PositionalEncoding), f"encoding={encoding!r} must be a PositionalEncoding: make one with make_encoding")
+    require(encoding is None or type(encoding).embed is PositionalEncoding.embed, f"{encoding} is added to the embeddings, which attention never sees")
+    if window is not None: window = _whole("window", window)
+    if backend not in ("auto", *available_backends()): raise unknown_name("backend", backend, ("auto", *available_backends()))
+    name = f"sandwich_repro_{next(_number)}" if name is None else name
+    taken = name not in _ours and (name=="eager" or name in theirs.AttentionInterface() or name in theirs.AttentionMaskInterface())
+    require(not taken, f"name={name!r} is an attention of transformers: choose another")
+    _ours.add(name)
     theirs.AttentionInterface.register(name, _attended(encoding, window, backend))
-    theirs.AttentionMaskInterface.register(name, _real_tokens)
+    theirs.AttentionMaskInterface.register(name, eager_mask)
     return name
