@@ -100,6 +100,8 @@ def test_nothing_is_left_unrendered(pages):
         text = visible_text(page)
         for mark in (r'\$[^$\n]{1,80}\$', r'#\|', r':::', r'\{#[\w-]+\}', r'(?<!\w)@(?:fig|tbl|eq|sec)-', r'\\\(', r'\\\[', r'\?@'):
             assert not re.search(mark, text), f'{name}: {re.search(mark, text)[0]!r}'
+        raw = re.search(r'.{20}`\]\(https?:.{20}', page)
+        assert not raw, f'{name}: a link in a signature was left as Markdown: {raw[0]!r}'
 
 
 def test_links_and_anchors_resolve(site, pages):

@@ -10,6 +10,7 @@ from pathlib import Path
 MATH = re.compile(r'<span class="math (inline|display)">\\[(\[](.*?)\\[)\]]</span>', re.S)
 ANCHOR = re.compile(r'\bid="([^"]+)"')
 LINK = re.compile(r'(<a\b[^>]*?\shref=")([^"]*)(")')
+IN_CODE = re.compile(r'\[`([^`\]<]+)`\]\((https?://[^)\s<]+)\)')  # what nbdev makes of a name in a comment of a signature
 ELSEWHERE = re.compile(r'<(?:link|script)[^>]*\b(?:src|href)="https?://[^"]*"[^>]*>(?:</script>)?')
 
 
@@ -57,7 +58,7 @@ class Finisher:
 
     def page(self, name, text):
         "One finished page."
-        text = ELSEWHERE.sub('', text)
+        text = IN_CODE.sub(r'<a href="\2">\1</a>', ELSEWHERE.sub('', text))
         text = LINK.sub(lambda m: m[1]+html.escape(self.link(name, m[2]))+m[3], text)
         if name in self.sources: text = re.sub(r'(id="title-block-header".*?)</header>', lambda m: f'{m[1]}{self.openers(name)}</header>', text, count=1, flags=re.S)
         return accessible(text)
