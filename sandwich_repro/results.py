@@ -6,7 +6,7 @@
 __all__ = ['provenance', 'Measurements', 'RunResult', 'plus_minus', 'write_atomically', 'result_path', 'save_result',
            'load_result', 'load_results', 'require_writable']
 
-# %% ../nbs/15_results.ipynb #5384a5b2
+# %% ../nbs/15_results.ipynb #f5d67bbe
 import json
 import math
 import platform
@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def provenance()->dict: # package version, commit, torch, python, device, how fl
     return dict(sandwich_repro=__version__, commit=_commit(), torch=torch.__version__, python=platform.python_version(), system=platform.system(),
                 device=device, float32_products=torch.get_float32_matmul_precision(), finished=datetime.now(timezone.utc).isoformat(timespec='seconds'))
 
-# %% ../nbs/15_results.ipynb #5d169714
+# %% ../nbs/15_results.ipynb #bb0a28c3
 class Measurements:
     "What can be asked of losses `nll` at `lengths`, and of a `cumulative` gradient, of a model trained on `train_len` tokens"
     def losses(self,
@@ -54,7 +55,10 @@ class Measurements:
               )->np.ndarray: # nats, one per segment
         "Last-token losses at one length"
         require(length in self.lengths, f"length={length} was not evaluated: choose from {self.lengths}")
-        return np.asarray(self.nll, dtype=np.float64)[:, self.lengths.index(length)]
+        return self._array[:, self.lengths.index(length)].copy()
+
+    @cached_property
+    def _array(self): return np.asarray(self.nll, dtype=np.float64)  # once: lists of a file are slow to read again and again
 
     def perplexity(self,
                    length:int, # one of the evaluated lengths, in tokens
