@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LensReport', 'summary', 'lens_figure', 'save_lens', 'load_lens', 'lens', 'register_attention']
 
-# %% ../nbs/18_lens.ipynb #37129626
+# %% ../nbs/18_lens.ipynb #4119d8e4
 import hashlib
 import json
 import os
@@ -26,12 +26,12 @@ from .documents import CORPORA, load_corpus
 from .erf import _embeddings_name, erf_spread, normalized_gradient
 from .evidence import is_explosion, is_gain, is_level, loss_curves
 from .interface import _logits_of, checked_tokens, evaluating, last_logits, max_positions, model_device, vocabulary_size
-from .perplexity import PairedDifference, _as_lengths, last_token_nll
+from .perplexity import PairedDifference, _as_lengths, _with_bos, last_token_nll
 from .plot import panels, plot_cumulative_gradient, plot_extrapolation
 from .pretrained import document_ids, leading_token, load_causal_lm, load_pretrained_tokenizer, register_attention, stated_train_len
 from .results import Measurements, _rounded, plus_minus, provenance, write_atomically
 from .text import own_documents
-from .windows import eval_segments
+from .windows import _possible, eval_segments
 
 # %% ../nbs/18_lens.ipynb #8902edce
 _all_ = ["register_attention"]
@@ -57,8 +57,8 @@ def _stretches(documents:Sequence, need:int) -> list[Int[np.ndarray, " seq"]]:
     if len(documents)>1: return documents
     return np.array_split(documents[0], min(max(len(documents[0])//need, 1), _STRETCHES))
 
-# %% ../nbs/18_lens.ipynb #e5a3556d
-def _room(documents, length): return sum(max(len(d)-length+1, 0) for d in documents)
+# %% ../nbs/18_lens.ipynb #e15214eb
+def _room(documents, length): return int(_possible(np.cumsum([0, *map(len, documents)]), length).sum())
 
 def _reach(
     train_len:int, # L_tr, in tokens
@@ -76,7 +76,7 @@ def _reach(
     require(lengths, f"nothing can be measured: {'; '.join(notes)}: give a longer text, or lengths")
     return lengths, notes
 
-# %% ../nbs/18_lens.ipynb #d6ee2a1d
+# %% ../nbs/18_lens.ipynb #eab4bf02
 def _text_shares(
     model:nn.Module, # takes embeddings
     segments:Int[Tensor, "n seq"], # token ids; the last of each row is the one predicted
@@ -85,7 +85,7 @@ def _text_shares(
 ) -> tuple[Float[Tensor, "n context"], float|None]: # rows that sum to 1, and the mean share of the token before them in the whole
     "Share of each token of the text in the gradient"
     if bos is None: return normalized_gradient(model, segments, **options), None
-    shares = normalized_gradient(model, torch.cat([segments.new_full((len(segments), 1), bos), segments], 1), **options)
+    shares = normalized_gradient(model, torch.stack([_with_bos(row, bos) for row in segments]), **options)
     return shares[:, 1:]/shares[:, 1:].sum(1, keepdim=True), float(shares[:, 0].mean())
 
 # %% ../nbs/18_lens.ipynb #80d86929
@@ -239,7 +239,7 @@ def _check_model(model, name, row):
         except Exception as error: raise ValueError(f"{name} does not run on {len(row)} tokens: {type(error).__name__}: {str(error).strip().splitlines()[:1]}") from None
     require(not wrong, f"{name} {wrong}")
 
-# %% ../nbs/18_lens.ipynb #6787d8cb
+# %% ../nbs/18_lens.ipynb #c93ee804
 def _measured(model, bos, last, far, lengths, threshold, batch_size, progress):
     "Both rulers, on segments and the document of each"
     nll = last_token_nll(model, last[0], lengths, batch_size, bos, progress)
@@ -259,7 +259,7 @@ def _on_documents(model, name, documents, bos, train_len, lengths, n_segments, e
     last, far = (eval_segments(tokens, offsets, *sizes) for sizes in ((max(lengths), n_segments), (erf_len, erf_segments)))
     checked_tokens(model, tokens, bos)
     longest = max(last[0], far[0], key=lambda rows: rows.shape[1])[0, :-1]
-    _check_model(model, name, longest if bos is None else torch.cat([longest.new_tensor([bos]), longest]))
+    _check_model(model, name, _with_bos(longest, bos))
     return dict(limit=limit, notes=notes, erf_segments=erf_segments, tokens_sha256=hashlib.sha256(tokens.tobytes()+offsets.tobytes()).hexdigest(),
                 **_measured(model, bos, last, far, lengths, threshold, batch_size, progress))
 
