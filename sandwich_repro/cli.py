@@ -221,7 +221,7 @@ def corpora():
     "Which corpora are available here, how large they are, and how to get the others."
     _print_table(list_corpora())
 
-# %% ../nbs/19_cli.ipynb #4fab2c9c
+# %% ../nbs/19_cli.ipynb #7ac44a62
 @app.command()
 def lens(
     model:Annotated[str, typer.Argument(help='A folder that save_pretrained wrote, or a name on the hub.')],
@@ -249,7 +249,7 @@ def lens(
 
 def _show_lens(report, out):
     "The table, the field in a sentence, and where report and figure stand"
-    from sandwich_repro.lens import lens_figure, save_lens, summary
+    from sandwich_repro.lens_report import lens_figure, save_lens, summary
     from sandwich_repro.plot import save_figure
     path = save_lens(report, out)
     save_figure(lens_figure(report), path.with_suffix('.png'))

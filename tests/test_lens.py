@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from sandwich_repro.encodings import make_encoding
-from sandwich_repro.lens import lens, load_lens, register_attention, save_lens, summary
+from sandwich_repro.lens import lens, register_attention
+from sandwich_repro.lens_report import load_lens, save_lens, summary
 
 transformers = pytest.importorskip('transformers')
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
