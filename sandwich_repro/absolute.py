@@ -71,14 +71,14 @@ class Sinusoidal(_Tabulated):
     def extra_repr(self):
         return f"d_model={self.width}, base={self.base:g}"
 
-# %% ../nbs/04_absolute.ipynb #dec74efa
+# %% ../nbs/04_absolute.ipynb #a47047d6
 def _turn(
     x:Float[Tensor, "... seq d_head"], # queries or keys
     cos:Float[Tensor, "... seq pairs"], # of every pair's angle
     sin:Float[Tensor, "... seq pairs"], # likewise
     interleaved:bool, # pairs are neighbours; else channel i is paired with i + pairs
 )->Float[Tensor, "... seq d_head"]: # turned in float32 or wider, rounded once to the type of `x`
-    "Pairs of channels turned by their angles, further channels unchanged (@eq-rotary)"
+    "Pairs of channels turned by their angles, further channels unchanged"
     wide, width, pairs = x.to(torch.promote_types(x.dtype, cos.dtype)), 2*cos.shape[-1], cos.shape[-1]
     first, second = (slice(0, width, 2), slice(1, width, 2)) if interleaved else (slice(pairs), slice(pairs, width))
     out = torch.empty(x.shape, dtype=wide.dtype, device=x.device)

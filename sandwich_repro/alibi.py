@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['alibi_slopes', 'alibi_bias']
 
-# %% ../nbs/05_alibi.ipynb #bc20ccf0
+# %% ../nbs/05_alibi.ipynb #8576a1ab
 import math
 
 import torch
@@ -13,12 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .config import _is_number, _whole, require, unknown_name
-from .position import _magnitude
+from .position import _magnitude, per_head
 
-# %% ../nbs/05_alibi.ipynb #a50381ed
+# %% ../nbs/05_alibi.ipynb #f2f6746c
 def _ladder(
     n_heads:int, # H
-)->Float[Tensor, " heads"]: # exponents 8n/H, n = 1..H, float64
+)->Float[Tensor, " heads"]: # exponents 8j/H, j = 1..H, float64
     "The plain power formula"
     return 8 * torch.arange(1, n_heads + 1, dtype=torch.float64) / n_heads
 
@@ -31,10 +31,10 @@ def _official_ladder(
 
 _RECIPES = {"paper": _ladder, "official": _official_ladder}
 
-# %% ../nbs/05_alibi.ipynb #9bb3b4c4
+# %% ../nbs/05_alibi.ipynb #646fab30
 def alibi_slopes(
     n_heads:int, # number of attention heads
-    recipe:str="paper", # "paper": 2^(−8n/H) for every H; "official": the ladder of the ALiBi code
+    recipe:str="paper", # "paper": 2^(−8j/H) for every H; "official": the ladder of the ALiBi code
     shift:float=0.0, # Δ, added to every exponent: above 0 flattens, below 0 steepens
     same_h:float|None=None, # one exponent h for all heads, in place of the ladder
 )->Float[Tensor, " heads"]: # how many nats a key loses per token of distance, float32
@@ -48,11 +48,10 @@ def alibi_slopes(
     require(exponents.abs().max() <= 100, f"{given}: an exponent of {exponents[exponents.abs().argmax()]:g} leaves no usable slope, stay within ±100")
     return (2**-exponents).float()
 
-# %% ../nbs/05_alibi.ipynb #be7dbd5d
+# %% ../nbs/05_alibi.ipynb #9ef05c2a
 def alibi_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; its sign is ignored
     slopes:Float[Tensor, " heads"], # nats per token of distance, one slope per head
 )->Float[Tensor, "heads ..."]: # added after the 1/√d_head scaling, before softmax; 0 at distance 0, float32
     "Linear bias −slope·|distance| (Press et al. 2022; Figure 1)"
-    slopes = slopes.to(distance.device, torch.float32)
-    return slopes.view(-1, *[1]*distance.dim()) * _magnitude(distance).neg()
+    return per_head(slopes.float(), distance) * _magnitude(distance).neg()

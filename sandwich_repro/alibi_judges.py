@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SHIFTS', 'SAME_H', 'WINDOWS', 'MORE_WINDOWS', 'ALIBI_JUDGES']
 
-# %% ../nbs/16b_alibi_judges.ipynb #e73fed83
+# %% ../nbs/16b_alibi_judges.ipynb #8623c6f9
 from .evidence import (
-    _OUTCOMES, Missing, _erf, _short, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau, plateau_text)
+    _OUTCOMES, RUNS_COLUMN, Missing, _erf, _short, all_of, any_of, at_most, erf_within, explodes, is_explosion, is_level, largest_rise, level_everywhere, negated, plateau, plateau_text, runs_text)
 from .results import plus_minus
 
 # %% ../nbs/16b_alibi_judges.ipynb #d889f77a
@@ -16,13 +16,13 @@ SAME_H = tuple(f'alibi h={h}' for h in (0, 2, 4, 6, 8))
 WINDOWS = tuple(f'window w={w}' for w in (40, 80, 100, 120, 160, 320))
 MORE_WINDOWS = tuple(f'window w={w}' for w in (240, 480))
 
-# %% ../nbs/16b_alibi_judges.ipynb #d88ff00a
+# %% ../nbs/16b_alibi_judges.ipynb #ff136582
 def _alibi_rises_then_stays(e):
     rises = e.rises('alibi Δ=0')
     up = any_of(negated(is_level(r)) for r in rises.values())
     last = max(rises)
     stays = is_level(e.rise('alibi Δ=0', last, last/2))
-    return all_of([up, stays, negated(explodes(e, 'alibi Δ=0'))]), f"rise {', '.join(f'{m:g}·L_tr {plus_minus(r)}' for m, r in rises.items())} nats", {str(m): r.mean for m, r in rises.items()}
+    return all_of([up, stays, negated(explodes(e, 'alibi Δ=0'))]), f"rise {', '.join(f'{m:g}·L_tr {plus_minus(r)}' for m, r in rises.items())} nats ({RUNS_COLUMN}: {runs_text(e.runs('alibi Δ=0'))})", {str(m): r.mean for m, r in rises.items()}
 
 def _small_windows_level(e):
     found = e.present(WINDOWS)
@@ -50,19 +50,23 @@ def _stays_or_explodes(e):
     count = sum(a is True for a in answers.values())
     return all_of(answers.values()), f'{count} of {len(found)} models are level at the end or have exploded', answers
 
-# %% ../nbs/16b_alibi_judges.ipynb #e234106c
+# %% ../nbs/16b_alibi_judges.ipynb #127f2abb
 def _first_to_plateau(e):
     found = e.present(SHIFTS)
     if 'alibi Δ=-3' not in found or len(found)<2: raise Missing('Δ=−3 and another shift')
     erfs, flat = {s: e.erf(s) for s in found}, {s: plateau(e, s) for s in found}
     first, *others = found
     smallest = all_of([True if erfs[first][2]<erfs[s][0] else False if erfs[first][0]>erfs[s][2] else None for s in others])
-    earliest = all_of(_no_later(flat[first], flat[s]) for s in others)
+    earliest = all_of(_earlier(flat[first], flat[s]) for s in others)
     return all_of([smallest, _no_later(flat[first], (2, 2)), earliest]), 'ERF/L_tr and plateau/L_tr: '+', '.join(f'{_short(s)} {erfs[s][1]:.2f}, {plateau_text(flat[s])}' for s in found), {s: erfs[s][1] for s in found}
 
 def _no_later(plateau, other):
     "Whether one plateau begins no later than another"
     return True if plateau[1]<=other[0] else False if plateau[0]>other[1] else None
+
+def _earlier(plateau, other):
+    "Whether one plateau begins before another; not sure where both begin at the same evaluated length"
+    return True if plateau[1]<other[0] else False if plateau[0]>other[1] else None
 
 def _large_shifts_explode(e):
     found = e.present(SHIFTS[4:])
@@ -83,7 +87,7 @@ def _window_erfs(e):
     crossing = True if set(WINDOWS[2:4])<=set(found) else None
     return all_of([*sides, erfs==sorted(erfs), crossing]), 'ERF/L_tr: '+', '.join(f'{_short(w)} {x:.2f}' for w, x in zip(found, erfs)), dict(zip(found, erfs))
 
-# %% ../nbs/16b_alibi_judges.ipynb #b171ad5c
+# %% ../nbs/16b_alibi_judges.ipynb #95e5f1be
 def _erf_decides(e):
     found = e.present(SHIFTS+SAME_H+WINDOWS+MORE_WINDOWS)
     within = {label: erf_within(e, label) for label in found}
@@ -107,7 +111,8 @@ def _longer_training_repairs(e):
     short = [negated(level_everywhere(e, label)) for label, _ in pairs]
     longer = [level_everywhere(e, label, train_len=length) for label, length in pairs]
     worst = [(label, largest_rise(e, label), largest_rise(e, label, train_len=length)) for label, length in pairs]
-    return all_of([*short, *longer]), 'largest rise, short then long: '+', '.join(f'{label} {plus_minus(a)} then {plus_minus(b)}' for label, a, b in worst), {label: [a.mean, b.mean] for label, a, b in worst}
+    whole = ''.join(f'; {label} is level when trained short: nothing to repair' for (label, *_), fails in zip(worst, short) if fails is False)
+    return all_of([*short, *longer]), 'largest rise, short then long: '+', '.join(f'{label} {plus_minus(a)} then {plus_minus(b)}' for label, a, b in worst)+whole, {label: [a.mean, b.mean] for label, a, b in worst}
 
 # %% ../nbs/16b_alibi_judges.ipynb #87d57711
 ALIBI_JUDGES = dict(

@@ -95,7 +95,7 @@ def _check_plan_fits(q, plan):
     rows = q.shape[0] if plan.real is None else plan.real.shape[0]
     require(rows==q.shape[0], f"the padding mask has {rows} rows, the batch has {q.shape[0]}")
 
-# %% ../nbs/10_attention.ipynb #8e83676e
+# %% ../nbs/10_attention.ipynb #026ccbe0
 def make_plan(
     encoding:PositionalEncoding|None, # its bias is asked once
     q:tuple[int, int], # heads and number of queries
@@ -144,7 +144,7 @@ def biased_attention(
     key_padding_mask:Bool[Tensor, "batch k"]|None=None, # True or 1 at real tokens; positions count real tokens
     backend:str="auto", # a key of `available_backends`
 )->Float[Tensor, "batch heads q d_head"]: # attended values; zeros where a query sees no key
-    "Attention with a bias added after the 1/√d_head scaling (Eqs. 1–3)"
+    "Attention with a bias added after the 1/√d_head scaling (Eqs. 1 and 3)"
     _check_shapes(q, k, v, encoding)
     plan = make_plan(encoding, tuple(q.shape[1:3]), k.shape[2], q.device, backend,
                      causal=causal, window=window, key_padding_mask=key_padding_mask)

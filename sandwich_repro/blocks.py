@@ -100,13 +100,13 @@ def _tile(
     torch.mul(weights, change, out=dlogits)
     return weights, dlogits, skewed.unflatten(0, (-1, bias.shape[0])).sum((0, 2))[:, :-1]
 
-# %% ../nbs/09b_blocks.ipynb #9158127d
+# %% ../nbs/09b_blocks.ipynb #7441e957
 def _extended(
     saved:tuple[Tensor, ...], # queries, keys, values, table, output and ℓ of the forward pass
     real:Tensor|None, # True at real tokens
     g:Float[Tensor, "batch heads q d_head"], # gradient of the output
 )->tuple[Tensor, Tensor, Tensor, Tensor]: # queries, keys, gradients and values with their channels; queries and gradients newest first
-    "Queries and keys whose products are the logits less ℓ, over ln 2, and −∞ at padding; gradients and values whose products are already less δ"
+    "Queries and keys whose products are the logits less ℓ, over ln 2, and −∞ at padding; gradients and values whose products are already less D"
     q, k, v, table, out, lse = saved
     ones, padding = table.new_ones(1, 1, 1), []
     if real is not None: padding = [torch.zeros_like(real, dtype=table.dtype).masked_fill(~real, -torch.inf)[:, None]]
@@ -131,7 +131,7 @@ def _learned_backward(
     plan:AttentionPlan, # of the forward pass
     g:Float[Tensor, "batch heads q d_head"], # gradient of the output
 )->list[Tensor]: # gradients of queries, keys, values and table
-    "Gradients by recomputing the weights tile by tile (@eq-backward, @eq-diagonal)"
+    "Gradients by recomputing the weights tile by tile"
     table, (batch, heads, n_q, d) = saved[3], g.shape
     dq, dk, dv, dtable = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (*(t.flatten(0, 1) for t in saved[:3]), table))
     (q, k, g, v), (size, entries) = _extended(saved, plan.real, g), _tile_size(plan, batch * heads)

@@ -65,7 +65,7 @@ _ROWS = (
     ('C26', 'Section 3', 'Perplexity over blocks falls with L where that of the last token does not', ('table1',)))
 CLAIMS = tuple(Claim(*row, _JUDGES[row[0]]) for row in _ROWS)
 
-# %% ../nbs/17_claims.ipynb #d50e72f1
+# %% ../nbs/17_claims.ipynb #5924db13
 _BEHIND = .3  # nats above the best model
 
 def _behind(e):
@@ -91,7 +91,7 @@ def _caveats(e, behind):
     lost = {place: e.diverged(*place) for place in e.asked}
     notes = [f' ({len(found)} of {len(e.asked)} trainings)'] if len(found)<len(e.asked) else []
     if any(lost.values()): notes.append(f" [diverged: {', '.join(f'{place[0]} on {place[1]}, seed {x}' for place, seeds in lost.items() for x in seeds)}]")
-    if flagged := [place for place in found if place in behind]: notes.append(f' [not past the first plateau of the loss: {_named(flagged)}]')
+    if flagged := [place for place in found if place in behind]: notes.append(f' [more than {_BEHIND:g} nats above the best at L_tr: {_named(flagged)}]')
     return ''.join(notes)
 
 def _verdict(claim, e, behind):

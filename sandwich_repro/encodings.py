@@ -74,7 +74,7 @@ ENCODINGS = {  # name → function(n_heads, d_model, **options)
     "t5": _t5,
     "learned_sandwich": _learned_sandwich}
 
-# %% ../nbs/09_encodings.ipynb #2259ddbc
+# %% ../nbs/09_encodings.ipynb #0f102eb4
 def make_encoding(
     name:str, # key of `ENCODINGS`, or "package.module:function" for a function(n_heads, d_model, **options) of your own
     n_heads:int, # number of attention heads
@@ -83,7 +83,7 @@ def make_encoding(
 )->PositionalEncoding: # a fresh one, with its own parameters
     "The encoding of that name"
     n_heads, d_model, options = _whole("n_heads", n_heads), _whole("d_model", d_model), _plain(options)
-    factory = _own_function(name) if isinstance(name, str) and ":" in name else ENCODINGS.get(name) if isinstance(name, str) else None
+    factory = _own_function(str(name)) if ":" in str(name) else ENCODINGS.get(str(name))
     if factory is None: raise unknown_name("encoding", name, ENCODINGS)
     _check_options(name, factory, options)
     encoding = factory(n_heads, d_model, **options)

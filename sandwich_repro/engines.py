@@ -19,14 +19,14 @@ from .blocks import _first_order, _block_masks, _block_size, _blocks, _groups, b
 from .flex import _TILE, flex_attention
 from .masks import _LOST, AttentionPlan, _hankel, _reach
 
-# %% ../nbs/09d_engines.ipynb #86ddb5a2
+# %% ../nbs/09d_engines.ipynb #5df479ee
 def reference_attention(
     q:Float[Tensor, "batch heads q d_head"], # queries
     k:Float[Tensor, "batch heads k d_head"], # keys
     v:Float[Tensor, "batch heads k d_head"], # values
     plan:AttentionPlan, # with its full mask
 )->Float[Tensor, "batch heads q d_head"]: # attended values
-    "Eqs. 1–3 as written, with every matrix held"
+    "Eqs. 1 and 3 as written, with every matrix held"
     wide = torch.promote_types(q.dtype, torch.float32)
     mask = plan.mask.to(wide)
     blind = mask.isneginf().all(-1, keepdim=True)
@@ -118,7 +118,7 @@ class _Short(torch.autograd.Function):
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #9db431fc
+# %% ../nbs/09d_engines.ipynb #fbdc1a15
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -139,7 +139,7 @@ def _is_short(plan, table, q):
     short = plan.real is None and max(plan.q_len, plan.k_len) <= _SHORT and q.dtype==table.dtype
     return short and bool((table.detach()[:, plan.k_len - 1] > -torch.inf).all())
 
-def _audible(
+def _without_lost(
     table:Float[Tensor, "heads distances"], # of the plan, in 32 bits
     q:Float[Tensor, "batch heads q d_head"], # queries
     k:Float[Tensor, "batch heads k d_head"], # keys
@@ -151,10 +151,10 @@ def _audible(
         lost = table < (table[:, k.shape[2] - 1] - spread - _LOST)[:, None]
     return table.masked_fill(lost, -torch.inf)
 
-def _heard(table, q, k, plan):
-    "Table and plan without what nobody can hear; a few queries are not worth a look at all keys"
+def _narrowed_to_seen(table, q, k, plan):
+    "Table and plan without the distances whose weights change nothing; a few queries are not worth a look at all keys"
     if not plan.deep or plan.real is not None or plan.q_len < 64 or table.dtype!=torch.float32: return table, plan
-    table = _audible(table, q, k)
+    table = _without_lost(table, q, k)
     nearest, farthest = _reach(table, plan.k_len)
     return table, replace(plan, nearest=nearest, farthest=farthest)
 
@@ -174,7 +174,7 @@ def sdpa_attention(
     table = _table(plan, q)
     learned = table.requires_grad and torch.is_grad_enabled()
     if q.device.type!="cpu" or torch.compiler.is_compiling(): return _over_view(q, k, v, table, plan)
-    table, plan = _heard(table, q, k, plan)
+    table, plan = _narrowed_to_seen(table, q, k, plan)
     if learned and _is_short(plan, table, q): return _Short.apply(q, k, v, table.expand(q.shape[1], -1), plan)
     if not learned and plan.q_len <= _block_size(plan): return _over_view(q, k, v, table, plan)
     return blockwise_attention(q, k, v, table, plan)

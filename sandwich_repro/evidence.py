@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['RUNS_COLUMN', 'all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
            'level_everywhere', 'explodes', 'erf_within', 'plateau', 'plateau_text', 'step_ratio', 'ratio_text',
-           'loss_curves', 'runs_text', 'mean_loss', 'evidence_for', 'largest_rise']
+           'interval_text', 'seeds_text', 'perplexity_text', 'erf_text', 'loss_curves', 'runs_text', 'mean_loss',
+           'evidence_for', 'largest_rise']
 
 # %% ../nbs/16a_evidence.ipynb #fadae190
 import math
@@ -238,7 +239,7 @@ class Evidence:
         "Cumulative gradient, mean over seeds"
         return np.mean([r.cumulative for r in self.runs(label, **which)], axis=0)
 
-# %% ../nbs/16a_evidence.ipynb #72d593b4
+# %% ../nbs/16a_evidence.ipynb #5c9275af
 def level_everywhere(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
@@ -280,16 +281,24 @@ def plateau_text(
     possible, certain = found
     return 'never' if math.isinf(possible) else f'{possible:g}'+'?'*(possible!=certain)
 
+def _median(values):
+    "A median with its 95 % interval, by order statistics; without bounds below six values"
+    values, n = np.sort(values), len(values)
+    outside = np.cumsum([math.comb(n, k) for k in range(n)])/2**n  # chance that at most k of them lie below the true median
+    k = int((outside<=.025).sum())
+    low, high = (values[k-1], values[n-k]) if k else (-math.inf, math.inf)
+    return PairedDifference(float(np.median(values)), math.nan, float(low), float(high), n, n)
+
 def step_ratio(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
     case:str="materialized", # or "auto", the engine the model picks by itself
-)->PairedDifference: # natural logarithm of the ratio; without bounds for a single run
-    "Time of a training step over that of Sandwich on plain attention, in the same process: over all runs at the training length, whatever seed and text"
+)->PairedDifference: # natural logarithm of the ratio
+    "Time of a training step over that of Sandwich on plain attention, in the same process: median over all runs at the training length, whatever seed and text"
     own = [r for r in evidence.results if r.spec.scale==evidence.scale.name and r.spec.label==label and r.spec.train_len==evidence.scale.train_len]
     cases = [r.training['step_cases'] for r in own if not r.diverged and 'step_cases' in r.training]
     if not cases: raise Missing(f"no step time of {label} at scale {evidence.scale.name}")
-    return _mean(np.log([c[case]/c['sandwich'] for c in cases]))
+    return _median(np.log([c[case]/c['sandwich'] for c in cases]))
 
 def ratio_text(
     logarithm:PairedDifference, # of a ratio
@@ -298,7 +307,37 @@ def ratio_text(
     low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
     return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
 
-# %% ../nbs/16a_evidence.ipynb #c1634277
+def interval_text(
+    measured:PairedDifference, # in any unit
+    digits:int=2, # after the point
+    sign:str='', # "+" to show it always
+)->str: # e.g. "1.17 ± 0.05"; the value alone where there is no interval
+    "A number with half of its 95 % interval"
+    half = (measured.high-measured.low)/2
+    return f'{measured.mean:{sign}.{digits}f}'+(f' ± {half:.{digits}f}' if math.isfinite(half) else '')
+
+def seeds_text(
+    values:Sequence[float], # one per seed
+    digits:int=2, # after the point
+    sign:str='', # "+" to show it always
+)->str: # e.g. "1.17 ± 0.05"; one value stands alone
+    "Mean over seeds with half of its 95 % interval"
+    return interval_text(_mean(np.asarray(values, dtype=float)), digits, sign) if len(values) else '–'
+
+def perplexity_text(
+    loss:PairedDifference, # nats
+)->str: # e.g. "6.44 ± 0.21"
+    "Perplexity of a mean loss with half of its 95 % interval"
+    return f'{np.exp(loss.mean):.2f} ± {(np.exp(loss.high)-np.exp(loss.low))/2:.2f}'
+
+def erf_text(
+    field:tuple[float, float, float], # low, mean, high, over L_tr
+)->str: # e.g. "1.50 (1.40 to 1.62)"
+    "A receptive field over the training length, with its interval"
+    low, mean, high = field
+    return f'{mean:.2f} ({low:.2f} to {high:.2f})'
+
+# %% ../nbs/16a_evidence.ipynb #dd7f70f6
 def loss_curves(
     models:dict, # name: its runs, one per seed; or what else has `losses` and `documents`
     lengths:Sequence[int], # in tokens
@@ -314,6 +353,11 @@ def runs_text(
 )->str: # e.g. "3 × 1000"
     "How many trainings a number rests on, and how many segments each was measured on"
     return f'{len(runs)} × {len(runs[0].nll)}'
+
+def _with_segments(runs):
+    "Labels that say on how many segments a model was measured, where not all were on as many"
+    counts = {label: len(seeds[0].nll) for label, seeds in runs.items()}
+    return {label: label if len(set(counts.values()))==1 else f'{label}, N={n}' for label, n in counts.items()}
 
 def mean_loss(
     runs:Sequence[RunResult], # one model, one run per seed

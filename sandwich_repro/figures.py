@@ -6,14 +6,15 @@
 __all__ = ['variant_styles', 'scale_panels', 'plot_fields', 'log_axis', 'plot_losses', 'plot_against_rise',
            'plot_field_against_rise']
 
-# %% ../nbs/17c_figures.ipynb #3b975ae9
+# %% ../nbs/17c_figures.ipynb #96a33d4a
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
-from .evidence import _LEVEL, Evidence, Missing, _short, loss_curves
+from .evidence import _LEVEL, Evidence, Missing, _short, _with_segments, loss_curves
 from .perplexity import _student_quantile
 from .plot import encoding_color, panels, plot_cumulative_gradient, plot_extrapolation
 from .tables import _seeds
@@ -63,7 +64,7 @@ def _legend_below(ax):
     entries = sorted(zip(*ax.get_legend_handles_labels()), key=lambda x: x[1].startswith('training length'))
     ax.legend(*zip(*entries), loc='upper center', bbox_to_anchor=(.5, -.28), ncols=2, fontsize=7.5, columnspacing=1.2)
 
-# %% ../nbs/17c_figures.ipynb #54b9da2b
+# %% ../nbs/17c_figures.ipynb #5e335d59
 def plot_fields(
     e:Evidence, # results of a scale
     labels:Sequence[str], # the paper's names; those without a run are left out
@@ -97,33 +98,39 @@ def plot_losses(
     corpus:str="", # key of `CORPORA`; the scale's first if empty
     train_len:int=0, # L_tr in tokens; the scale's if 0
 )->None:
-    "Last-token perplexity over length with 95 % bands, on logarithmic axes; on the same segments where the models share some"
+    "Last-token perplexity over length, on logarithmic axes, with 95 % bands where there are several seeds; on the same segments where the models share some"
     runs, styles = e.same_segments(labels, corpus, train_len).present(labels, corpus, train_len), variant_styles(labels)
     lengths = next(iter(runs.values()))[0].spec.eval.lengths
-    means, bands = loss_curves(runs, lengths)
-    plot_extrapolation(lengths, means, next(iter(runs.values()))[0].spec.train_len, ax, bands, {k: styles[k]['color'] for k in runs})
-    for line in ax.lines: line.set_linestyle(styles.get(line.get_label(), {}).get('linestyle', ':'))
+    names = _with_segments(runs)
+    means, bands = loss_curves({names[k]: found for k, found in runs.items()}, lengths)
+    several = {names[k]: bands[names[k]] for k, found in runs.items() if len(found)>1}  # that of one seed is wide, and says nothing of the differences between models
+    plot_extrapolation(lengths, means, next(iter(runs.values()))[0].spec.train_len, ax, several, {names[k]: styles[k]['color'] for k in runs})
+    lines = {names[k]: styles[k]['linestyle'] for k in runs}
+    for line in ax.lines: line.set_linestyle(lines.get(line.get_label(), ':'))
     log_axis(ax)
     ax.tick_params(axis='x', labelrotation=45)
     _titled(ax, e, corpus, runs)
     _legend_below(ax)
 
-# %% ../nbs/17c_figures.ipynb #3d6d8d69
+# %% ../nbs/17c_figures.ipynb #794efce3
 def _place(ax, points, texts, colors):
     "Write a label beside each point of the data, where it covers least of what is written already"
     ax.get_figure().draw_without_rendering()  # only the finished layout tells how far apart points are
     at = ax.transData.transform(points)*72/ax.get_figure().dpi
     boxes = [(x-4, y-4, x+4, y+4) for x, y in at]
+    left, right = ax.get_window_extent().intervalx*72/ax.get_figure().dpi
+    outside = lambda a, w: 9*(max(0, left-a)+max(0, a+w-right))  # as if the space beside the axes were written on
     covered = lambda a, b, w, h: sum(max(0, min(a+w, c)-max(a, x))*max(0, min(b+h, d)-max(b, y)) for x, y, c, d in boxes)
     for (x, y), point, text, color in zip(at, points, texts, colors):
-        w, h = 4.7*len(text)+2, 9
-        spots = [(dx*(r+w/2), dy*(r+h/2)) for r in (6, 14, 24, 36) for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))]
-        dx, dy = min(spots, key=lambda s: covered(x+s[0]-w/2, y+s[1]-h/2, w, h)+.05*np.hypot(*s))
+        lines = text.split('\n')
+        w, h = 4.7*max(map(len, lines))+2, 9*len(lines)
+        spots = [(dx*(r+w/2), dy*(r+h/2), r) for r in (6, 14, 24, 36) for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))]
+        dx, dy, away = min(spots, key=lambda s: covered(x+s[0]-w/2, y+s[1]-h/2, w, h)+outside(x+s[0]-w/2, w)+.05*np.hypot(*s[:2]))
         boxes.append((x+dx-w/2, y+dy-h/2, x+dx+w/2, y+dy+h/2))
-        line = dict(arrowstyle='-', color='0.7', linewidth=.5, shrinkB=4) if np.hypot(dx, dy)>w/2+14 else None
+        line = dict(arrowstyle='-', color='0.7', linewidth=.5, shrinkB=4) if away>=14 or len(lines)>1 else None
         ax.annotate(text, point, (dx, dy), textcoords='offset points', fontsize=7, color=np.multiply(mpl.colors.to_rgb(color), .7), ha='center', va='center', arrowprops=line).set_in_layout(False)
 
-# %% ../nbs/17c_figures.ipynb #a88d2068
+# %% ../nbs/17c_figures.ipynb #846a9394
 def plot_against_rise(
     e:Evidence, # results of a scale
     at:dict[str, tuple[float, float, float]], # by the paper's name: low, value and high of what is drawn to the right
@@ -145,7 +152,11 @@ def plot_against_rise(
     ax.set(ylim=(bottom, top), xlabel=xlabel, ylabel=f'rise of the loss at {multiple:g}·$L_{{tr}}$ (nats)')
     ax.set_yticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
     _titled(ax, e, corpus, {k: e.runs(k, corpus) for k in at})
-    _place(ax, [(x, rises[k].mean) for k, (_, x, _) in at.items()], [_short(k) for k in at], [encoding_color(k) or '0.2' for k in at])
+    alike = {}
+    for k, (_, x, _) in at.items(): alike.setdefault((round(float(x), 2), round(rises[k].mean, 3)), []).append(k)  # models on one spot share a label
+    texts = [textwrap.fill(', '.join(_short(k).replace(' ', '\xa0') for k in labels), 26) for labels in alike.values()]
+    colors = [found.pop() if len(found := {encoding_color(k) for k in labels}-{None})==1 else '0.2' for labels in alike.values()]
+    _place(ax, [(at[labels[0]][1], rises[labels[0]].mean) for labels in alike.values()], texts, colors)
 
 def plot_field_against_rise(
     e:Evidence, # results of a scale

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KerpleLog', 'KerplePower', 't5_bucket', 'T5Bias', 'LearnedSandwich']
 
-# %% ../nbs/08_learned.ipynb #71c383bb
+# %% ../nbs/08_learned.ipynb #2fd36c8d
 import math
 
 import torch
@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .config import _positive, _truth, _whole, require
-from .position import PositionalEncoding, _magnitude
+from .position import PositionalEncoding, _magnitude, per_head
 from .sandwich import compression_ratios, cosine_kernel
 
-# %% ../nbs/08_learned.ipynb #a5195cd0
+# %% ../nbs/08_learned.ipynb #d95064fc
 class _Bounded(PositionalEncoding):
     "An encoding whose parameters are moved back into their bounds whenever they are read"
     _bounds = {}  # by parameter: smallest and largest value
@@ -43,11 +43,7 @@ class _Bounded(PositionalEncoding):
         self._put_back()
         super()._save_to_state_dict(*args)
 
-def _scaled(per_head:Float[Tensor, " heads"], distance:Int[Tensor, "..."]) -> Float[Tensor, "heads ..."]:
-    "A number per head, shaped to multiply a function of distance; 32 bits or more, however it was stored"
-    return per_head.to(torch.promote_types(per_head.dtype, torch.float32)).view(-1, *[1]*distance.ndim)
-
-# %% ../nbs/08_learned.ipynb #136fc364
+# %% ../nbs/08_learned.ipynb #5090e7bc
 _FLOOR = .010000001  # float32 has no 0.01: its neighbour above, so that no parameter reads as less
 
 class _Kerple(_Bounded):
@@ -71,10 +67,10 @@ class KerpleLog(_Kerple):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned logarithmic curves"
-        curve = (_scaled(self.r2, distance)*_magnitude(distance)).log1p()
-        return (-_scaled(self.r1, distance)*curve).float()
+        curve = (per_head(self.r2, distance)*_magnitude(distance)).log1p()
+        return (-per_head(self.r1, distance)*curve).float()
 
-# %% ../nbs/08_learned.ipynb #a5e2831f
+# %% ../nbs/08_learned.ipynb #f8e0a9a0
 class KerplePower(_Kerple):
     "Power-law bias −r₁·δ^r₂ with two learned numbers per head (Chi et al. 2022)"
     _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, 2.)}
@@ -83,9 +79,9 @@ class KerplePower(_Kerple):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned power laws"
-        exponent = _scaled(self.r2, distance)
+        exponent = per_head(self.r2, distance)
         power = _magnitude(distance).to(exponent.dtype).pow(exponent)
-        return (-_scaled(self.r1, distance)*power).float()
+        return (-per_head(self.r1, distance)*power).float()
 
 # %% ../nbs/08_learned.ipynb #e35266c9
 def t5_bucket(
@@ -136,7 +132,7 @@ class T5Bias(PositionalEncoding):
 
     def extra_repr(self): return ", ".join(f"{k}={v}" for k, v in self.buckets.items())+f", scale={self.scale}, shared={self.shared}"
 
-# %% ../nbs/08_learned.ipynb #39e187f3
+# %% ../nbs/08_learned.ipynb #4ff3bbd7
 class LearnedSandwich(_Bounded):
     "Sandwich whose compression ratios are learned, one per head (the paper's future work)"
     _bounds = {"ratios": (_FLOOR, None)}
@@ -157,6 +153,6 @@ class LearnedSandwich(_Bounded):
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The centred cosine sum divided by each head's learned ratio (Eq. 6)"
         centred = cosine_kernel(distance, self.d_bar, self.base)-self.d_bar/2
-        return (centred/_scaled(self.ratios, distance).double()).float()
+        return (centred/per_head(self.ratios, distance).double()).float()
 
     def extra_repr(self): return f"n_heads={len(self.ratios)}, d_bar={self.d_bar}, base={self.base:g}, shared={self.shared}"

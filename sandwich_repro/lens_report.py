@@ -66,7 +66,7 @@ class LensReport(Measurements):
                  f'nats against L={self.base}': '' if n==self.base else plus_minus(rise), 'beyond L_tr': _word(rise) if n>self.train_len==self.base else ''}
                 for n, rise in zip(self.lengths, rises)]
 
-# %% ../nbs/18_lens_report.ipynb #d68582b1
+# %% ../nbs/18_lens_report.ipynb #7a6f86db
 def summary(
     report:LensReport, # of any model
 ) -> str: # a few sentences
@@ -76,7 +76,7 @@ def summary(
     said = [f"{100*report.threshold:g} % of the gradient lies on the last {report.erf} of {end} tokens ({interval})"]
     if end>n: said.append(f"{100*report.share(n):.1f} % lies within L_tr={n}")
     if report.leading_share is not None: said.append(f"the token before the text holds {100*report.leading_share:.1f} % of the whole and is not counted")
-    if report.erf>=report.threshold*end and (report.limit is None or end+1<report.limit): said.append("the field ends where the segments end: longer segments may show more")
+    if report.erf>=7/8*end and (report.limit is None or end+1<report.limit): said.append("the field ends where the segments end: longer segments may show more")
     return '; '.join(said)
 
 def lens_figure(

@@ -68,9 +68,9 @@ class KVCache:
         "Count the new tokens"
         self.length, self.real = self.length + new, real
 
-# %% ../nbs/11_model.ipynb #3d232f42
+# %% ../nbs/11_model.ipynb #ce74e6dc
 class CausalSelfAttention(nn.Module):
-    "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1–3)"
+    "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1 and 3)"
     def __init__(self,
         config:ModelConfig, # sizes
     ):

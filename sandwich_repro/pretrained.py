@@ -145,7 +145,7 @@ def _attended(encoding, window, backend):
         return out.transpose(1, 2).contiguous(), None
     return attend
 
-# %% ../nbs/12b_pretrained.ipynb #a63d2908
+# %% ../nbs/12b_pretrained.ipynb #c09f72c6
 _ours, _number = set(), itertools.count(1)
 
 def register_attention(
@@ -154,7 +154,7 @@ def register_attention(
     window:int|None=None, # keys at this distance or farther are hidden, as well as those outside the model's own window
     backend:str="auto", # a key of `available_backends`
 ) -> str: # the name, for `model.set_attn_implementation`
-    "Make this library's attention available to the models of Hugging Face's library that look up attention by name (Eqs. 1–3)"
+    "Make this library's attention available to the models of Hugging Face's library that look up attention by name (Eqs. 1 and 3)"
     theirs = _transformers()
     require(hasattr(theirs, "AttentionMaskInterface"), f"transformers {theirs.__version__} looks up no masks by name: pip install -U transformers")
     from transformers.masking_utils import eager_mask

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #496d39ff
+# %% ../nbs/17a_report.ipynb #814690c5
 import base64
 import io
 from collections.abc import Sequence
@@ -20,20 +20,22 @@ from matplotlib.figure import Figure
 from .claims import CLAIMS, Verdict, check_claims
 from .config import SCALES, require, run_key
 from .encodings import ENCODINGS, make_encoding
-from .evidence import RUNS_COLUMN, Missing, _most, evidence_for, loss_curves, runs_text
+from .evidence import RUNS_COLUMN, Missing, _most, _with_segments, evidence_for, interval_text, loss_curves, mean_loss, perplexity_text, runs_text
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
 from .results import RunResult, plus_minus, write_atomically
 
-# %% ../nbs/17a_report.ipynb #a05bdde1
+# %% ../nbs/17a_report.ipynb #7c6022ed
 def _row(e, label, corpus, train_len):
     "One line of the table: the seeds of a model together"
     try: runs = e.runs(label, corpus, train_len)
     except Missing as error: return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: str(error)})
-    try: rises = {m: plus_minus(r) for m, r in e.rises(label, corpus=corpus, train_len=train_len).items()}
+    which = dict(corpus=corpus, train_len=train_len)
+    try: rises = {m: plus_minus(r) for m, r in e.rises(label, **which).items()}
     except Missing: rises = {}
-    return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: runs_text(runs)}, perplexity=f"{np.exp(np.mean([r.losses(train_len).mean() for r in runs])):.2f}",
-                **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{np.mean([r.erf for r in runs]):.0f} of {runs[0].spec.eval.erf_len}",
-                share=f"{np.mean([r.share(train_len) for r in runs]):.2f}", minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
+    low, mean, high = (x*e.scale.train_len for x in e.erf(label, **which))
+    return dict(model=label, corpus=corpus, L_tr=train_len, **{RUNS_COLUMN: runs_text(runs)}, perplexity=perplexity_text(mean_loss(runs, train_len)),
+                **{f'Δ at {m:g}·L_tr': x for m, x in rises.items()}, ERF=f"{mean:.0f} ({low:.0f} to {high:.0f}) of {runs[0].spec.eval.erf_len}",
+                share=interval_text(e.share(label, **which)), minutes=f"{np.mean([r.training['seconds'] for r in runs])/60:.1f}")
 
 # %% ../nbs/17a_report.ipynb #f00bce7e
 def summary_rows(
@@ -47,7 +49,7 @@ def summary_rows(
     rows = [_row(e, *key) for key in keys]
     return rows+[dict(model=r.spec.label, corpus=r.spec.corpus, L_tr=r.spec.train_len, **{RUNS_COLUMN: f'seed {r.spec.seed} {r.training["status"]}'}) for r in ours if r.diverged]
 
-# %% ../nbs/17a_report.ipynb #6951a998
+# %% ../nbs/17a_report.ipynb #8eb9d2f2
 def _first(results, scale):
     "Finished runs by label, seeds together, on one corpus, training length and set of lengths: the scale's own if it has runs, else those of most"
     e = evidence_for(results, scale, own=False)
@@ -60,11 +62,6 @@ def _first(results, scale):
     runs = {label: e.runs(label, *place) for label in labels}
     most = _most((found[0].spec.eval.lengths, found[0].spec.eval.erf_len) for found in runs.values()) if runs else None
     return {label: found for label, found in runs.items() if (found[0].spec.eval.lengths, found[0].spec.eval.erf_len)==most}
-
-def _with_segments(runs):
-    "Labels that say on how many segments a model was measured, where not all were on as many"
-    counts = {label: len(seeds[0].nll) for label, seeds in runs.items()}
-    return {label: label if len(set(counts.values()))==1 else f'{label}, N={n}' for label, n in counts.items()}
 
 # %% ../nbs/17a_report.ipynb #a263f780
 def _tell_apart(ax):

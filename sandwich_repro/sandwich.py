@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cosine_kernel', 'compression_ratios', 'sandwich_bias', 'fit_log_curve', 'smoothed_sandwich_bias']
 
-# %% ../nbs/07_sandwich.ipynb #3c53989e
+# %% ../nbs/07_sandwich.ipynb #d050eed5
 from functools import lru_cache
 from numbers import Integral
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .config import _is_number, _positive, _whole, require
-from .position import _magnitude
+from .position import _magnitude, per_head
 
 # %% ../nbs/07_sandwich.ipynb #fa8d505a
 def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"]:
@@ -40,20 +40,19 @@ def cosine_kernel(
     frequencies = _frequencies(d_bar, base, distance.device)
     return _table_of(lambda d: (d[..., None]*frequencies).cos().sum(-1), distance)
 
-# %% ../nbs/07_sandwich.ipynb #bd188674
+# %% ../nbs/07_sandwich.ipynb #bce05e0c
 def compression_ratios(
     n_heads:int, # number of attention heads H
-)->Float[Tensor, " heads"]: # h_n = 8n/H for n = 1 … H, float32: the last head is the flattest, always at 8
+)->Float[Tensor, " heads"]: # h_j = 8j/H for j = 1 … H, float32: the last head is the flattest, always at 8
     "Number by which each head divides the Sandwich sum (Eq. 6)"
     n_heads = _whole("n_heads", n_heads)
     return (8*torch.arange(1, n_heads+1, dtype=torch.float64)/n_heads).float()
 
-def _per_head(curve:Float[Tensor, "..."], n_heads:int) -> Float[Tensor, "heads ..."]:
+def _compressed(curve:Float[Tensor, "..."], n_heads:int) -> Float[Tensor, "heads ..."]:
     "A float64 curve divided by each head's ratio, rounded to float32 last"
-    ratios = compression_ratios(n_heads).to(curve).view(-1, *[1]*curve.ndim)
-    return (curve/ratios).float()
+    return (curve/per_head(compression_ratios(n_heads).double(), curve)).float()
 
-# %% ../nbs/07_sandwich.ipynb #c982e54e
+# %% ../nbs/07_sandwich.ipynb #16900831
 def sandwich_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     n_heads:int, # number of attention heads
@@ -61,7 +60,7 @@ def sandwich_bias(
     base:float=10000., # ratio of the longest wavelength to the shortest
 )->Float[Tensor, "heads ..."]: # in nats, float32: added after the 1/√d_head scaling, before softmax; 0 at distance 0
     "Sum of cosines of the distance, flattened differently in each head (Eqs. 5, 6)"
-    return _table_of(lambda d: _per_head(cosine_kernel(d, d_bar, base)-d_bar/2, n_heads), distance)
+    return _table_of(lambda d: _compressed(cosine_kernel(d, d_bar, base)-d_bar/2, n_heads), distance)
 
 # %% ../nbs/07_sandwich.ipynb #bd6ca201
 def fit_log_curve(
@@ -76,7 +75,7 @@ def fit_log_curve(
     slope = float(((x-x.mean())*(y-y.mean())).sum()/(x-x.mean()).square().sum())
     return slope, float(y.mean())-slope*float(x.mean())
 
-# %% ../nbs/07_sandwich.ipynb #2612d662
+# %% ../nbs/07_sandwich.ipynb #33cf58e7
 @lru_cache
 @torch.compiler.assume_constant_result  # a compiled model takes the two numbers as they are
 def _fit_of_kernel(d_bar:int, n_fit:int, base:float) -> tuple[float, float]:
@@ -90,7 +89,7 @@ def smoothed_sandwich_bias(
     d_bar:int=128, # sinusoid width d̄ of the fitted Sandwich
     n_fit:int=50, # number of most recent tokens fitted
     base:float=10000., # ratio of the longest wavelength to the shortest
-)->Float[Tensor, "heads ..."]: # in nats, float32; a constant per head away from 0 at distance 0
+)->Float[Tensor, "heads ..."]: # in nats, float32; not 0 at distance 0: shifted by a constant per head, which softmax ignores
     "The logarithmic curve through each head's Sandwich bias (§6)"
     slope, intercept = _fit_of_kernel(d_bar, n_fit, base)
-    return _table_of(lambda d: _per_head(slope*d.double().log1p()+intercept, n_heads), distance)
+    return _table_of(lambda d: _compressed(slope*d.double().log1p()+intercept, n_heads), distance)
