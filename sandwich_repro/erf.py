@@ -6,10 +6,11 @@
 __all__ = ['normalized_gradient', 'cumulative_gradient', 'empirical_receptive_field', 'FieldSpread', 'erf_spread',
            'theoretical_receptive_field']
 
-# %% ../nbs/14_erf.ipynb #1b4d6488
+# %% ../nbs/14_erf.ipynb #e593ba26
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 import torch
@@ -17,8 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .config import _whole, require, unknown_name
-from .interface import _open_ended, check_context, checked_tokens, evaluating, keyword_names, last_logits, model_device
+from .config import _is_number, _whole, require, unknown_name
+from .interface import _as_numbers, _check_scored, _open_ended, check_context, checked_tokens, evaluating, keyword_names, last_logits, model_device
 
 # %% ../nbs/14_erf.ipynb #eb647590
 _TARGETS = {
@@ -43,7 +44,7 @@ def _embeddings_name(model:nn.Module) -> str:
     require(found is not None, f"{type(model).__name__} takes neither embeddings= nor inputs_embeds= in place of tokens")
     return found
 
-# %% ../nbs/14_erf.ipynb #ada339ab
+# %% ../nbs/14_erf.ipynb #f5ddda14
 def _last_hidden(model:nn.Module, call:Callable) -> Float[Tensor, "batch d_model"]:
     "What the last normalization reads at the last position, or the output matrix where there is none"
     norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()]
@@ -56,11 +57,18 @@ def _last_hidden(model:nn.Module, call:Callable) -> Float[Tensor, "batch d_model
         for handle in handles: handle.remove()
     return seen[-1][:, -1] if seen[-1].ndim==3 else seen[-1]
 
+def _target_value(target, logits:Float[Tensor, "batch vocab"], token:Int[Tensor, " batch"]) -> Tensor:
+    "The number of each segment that is differentiated"
+    _check_scored(token, logits)
+    value = _TARGETS.get(target, target)(logits, token)
+    require(isinstance(value, Tensor) and value.numel()==len(token), f"target={target!r} gave {getattr(value, 'shape', value)!r} for {len(token)} segments: need a tensor with one value each")
+    return value
+
 def _gradients(model:nn.Module, tokens:Int[Tensor, "batch seq"], target) -> Float[Tensor, "batch context d_model"]:
     "Gradient of each segment's target at the embeddings of its own context, by one backward pass"
     x = model.get_input_embeddings()(tokens[:, :-1]).detach().requires_grad_()
     call = lambda: last_logits(model, 1, **{_embeddings_name(model): x.clone()})[:, -1]  # noqa: E731  # some models write into what they are given
-    value = _last_hidden(model, call) if target=="hidden" else _TARGETS.get(target, target)(call(), tokens[:, -1])
+    value = _last_hidden(model, call) if target=="hidden" else _target_value(target, call(), tokens[:, -1])
     if value.requires_grad: value.sum().backward()
     require(x.grad is not None, "the prediction does not depend on the input embeddings: there is no gradient to measure")
     return x.grad
@@ -95,12 +103,13 @@ def normalized_gradient(
             bar.update(len(tokens))
     return _shares(torch.cat(norms))
 
-# %% ../nbs/14_erf.ipynb #cc7085b3
+# %% ../nbs/14_erf.ipynb #53cb98fa
 def _rows(s:Float[Tensor, "*n context"]) -> Float[Tensor, "n context"]:
     "Shares as float64 rows, each of which must sum to 1"
-    s = torch.as_tensor(s).detach().cpu().double()
+    s = _as_numbers("shares", s)
     s = s[None] if s.ndim==1 else s
     require(s.ndim==2 and s.numel()>0, f"shares of shape {tuple(s.shape)}: need (segments, context), or one row")
+    require(bool((s>=0).all()), "shares must not be negative or not a number: pass what normalized_gradient gives")
     require(bool(((s.sum(1)-1).abs()<1e-3).all()), "rows of shares must sum to 1: pass what normalized_gradient gives")
     return s/s.sum(1, keepdim=True)
 
@@ -115,10 +124,11 @@ def empirical_receptive_field(
     threshold:float=.99, # share that defines the field, between 0 and 1
 ) -> int: # tokens
     "Smallest number of recent tokens whose share is above the threshold (§5.1)"
-    require(0<=threshold<1, f"threshold={threshold} must be at least 0 and below 1")
-    c = torch.as_tensor(c).double()
+    require(_is_number(threshold, Real) and 0<=threshold<1, f"threshold={threshold!r} must be at least 0 and below 1")
+    c = _as_numbers("a cumulative gradient", c)
     require(c.ndim==1 and len(c)>0, f"a cumulative gradient of shape {tuple(c.shape)}: need one share per number of recent tokens")
     require(bool((c.isfinite() & (c<=1.001)).all()), "a cumulative gradient must hold shares of 1, none of which is above it or not a number")
+    require(bool((c.diff()>=-1e-6).all()), "a cumulative gradient must not fall: pass what cumulative_gradient gives, the newest token first")
     above = c>threshold+1e-12  # 99 equal shares of 100 are 0.99, not more, whatever the rounding
     require(bool(above.any()), f"the cumulative gradient ends at {float(c[-1])}, which is not above {threshold}")
     return int(above.int().argmax())+1
@@ -141,7 +151,7 @@ def _standard_error(sums:np.ndarray, sizes:np.ndarray) -> Float[Tensor, " contex
     residuals = sums-sizes[:, None]*(sums.sum(0)/n)
     return torch.from_numpy(np.sqrt(count/(count-1)*(residuals**2).sum(0))/n)
 
-# %% ../nbs/14_erf.ipynb #8bd375c9
+# %% ../nbs/14_erf.ipynb #92e087c7
 @dataclass(frozen=True)
 class FieldSpread:
     "An empirical receptive field and its cumulative curve, with their uncertainty"
@@ -162,10 +172,11 @@ def erf_spread(
     "Spread over segments, or over the documents they come from"
     (sums, sizes), resamples = _clusters(s, groups), _whole("resamples", resamples)
     cumulative = cumulative_gradient(s)
+    erf = empirical_receptive_field(cumulative, threshold)
     drawn = np.random.default_rng(seed).multinomial(len(sizes), np.full(len(sizes), 1/len(sizes)), size=resamples)
     curves = drawn@sums/(drawn@sizes)[:, None]
     low, high = np.quantile((curves>threshold+1e-12).argmax(1)+1, [.025, .975], method="nearest")
-    return FieldSpread(empirical_receptive_field(cumulative, threshold), int(low), int(high), len(sizes), cumulative, _standard_error(sums, sizes))
+    return FieldSpread(erf, int(low), int(high), len(sizes), cumulative, _standard_error(sums, sizes))
 
 # %% ../nbs/14_erf.ipynb #5852bb97
 def theoretical_receptive_field(

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['RUNS_COLUMN', 'all_of', 'any_of', 'at_most', 'negated', 'is_level', 'is_explosion', 'is_gain', 'Missing', 'Evidence',
            'level_everywhere', 'explodes', 'erf_within', 'plateau', 'plateau_text', 'step_ratio', 'ratio_text',
-           'interval_text', 'seeds_text', 'perplexity_text', 'erf_text', 'loss_curves', 'runs_text', 'mean_loss',
-           'evidence_for', 'largest_rise']
+           'seeds_text', 'erf_text', 'loss_curves', 'runs_text', 'mean_loss', 'evidence_for', 'largest_rise']
 
-# %% ../nbs/16a_evidence.ipynb #fadae190
+# %% ../nbs/16a_evidence.ipynb #401f7a07
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 
 from .config import SCALES, Scale, unknown_name
 from .perplexity import PairedDifference, paired_difference
-from .results import RunResult
+from .results import RunResult, interval_text
 
 # %% ../nbs/16a_evidence.ipynb #ce417aa1
 _LEVEL, _EXPLOSION, _NO_GAIN = .02, .1, -.01  # nats
@@ -239,7 +238,7 @@ class Evidence:
         "Cumulative gradient, mean over seeds"
         return np.mean([r.cumulative for r in self.runs(label, **which)], axis=0)
 
-# %% ../nbs/16a_evidence.ipynb #5c9275af
+# %% ../nbs/16a_evidence.ipynb #fa72ec1b
 def level_everywhere(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
@@ -282,19 +281,19 @@ def plateau_text(
     return 'never' if math.isinf(possible) else f'{possible:g}'+'?'*(possible!=certain)
 
 def _median(values):
-    "A median with its 95 % interval, by order statistics; without bounds below six values"
+    "A median with its 95 % interval, by order statistics; a mean below six values, of which no order statistics are that far out"
     values, n = np.sort(values), len(values)
+    if n<6: return _mean(values)
     outside = np.cumsum([math.comb(n, k) for k in range(n)])/2**n  # chance that at most k of them lie below the true median
     k = int((outside<=.025).sum())
-    low, high = (values[k-1], values[n-k]) if k else (-math.inf, math.inf)
-    return PairedDifference(float(np.median(values)), math.nan, float(low), float(high), n, n)
+    return PairedDifference(float(np.median(values)), math.nan, float(values[k-1]), float(values[n-k]), n, n)
 
 def step_ratio(
     evidence:Evidence, # results of a scale
     label:str, # the paper's name
     case:str="materialized", # or "auto", the engine the model picks by itself
-)->PairedDifference: # natural logarithm of the ratio
-    "Time of a training step over that of Sandwich on plain attention, in the same process: median over all runs at the training length, whatever seed and text"
+)->PairedDifference: # natural logarithm of the ratio; without bounds for a single run
+    "Time of a training step over that of Sandwich on plain attention, in the same process: median over all runs at the training length, or mean of fewer than six, whatever seed and text"
     own = [r for r in evidence.results if r.spec.scale==evidence.scale.name and r.spec.label==label and r.spec.train_len==evidence.scale.train_len]
     cases = [r.training['step_cases'] for r in own if not r.diverged and 'step_cases' in r.training]
     if not cases: raise Missing(f"no step time of {label} at scale {evidence.scale.name}")
@@ -307,15 +306,6 @@ def ratio_text(
     low, mean, high = (math.exp(x) for x in (logarithm.low, logarithm.mean, min(logarithm.high, 99.)))
     return f'{mean:.2f}×'+(f' ({low:.2f} to {high:.2f})' if math.isfinite(logarithm.high) else '')
 
-def interval_text(
-    measured:PairedDifference, # in any unit
-    digits:int=2, # after the point
-    sign:str='', # "+" to show it always
-)->str: # e.g. "1.17 ± 0.05"; the value alone where there is no interval
-    "A number with half of its 95 % interval"
-    half = (measured.high-measured.low)/2
-    return f'{measured.mean:{sign}.{digits}f}'+(f' ± {half:.{digits}f}' if math.isfinite(half) else '')
-
 def seeds_text(
     values:Sequence[float], # one per seed
     digits:int=2, # after the point
@@ -323,12 +313,6 @@ def seeds_text(
 )->str: # e.g. "1.17 ± 0.05"; one value stands alone
     "Mean over seeds with half of its 95 % interval"
     return interval_text(_mean(np.asarray(values, dtype=float)), digits, sign) if len(values) else '–'
-
-def perplexity_text(
-    loss:PairedDifference, # nats
-)->str: # e.g. "6.44 ± 0.21"
-    "Perplexity of a mean loss with half of its 95 % interval"
-    return f'{np.exp(loss.mean):.2f} ± {(np.exp(loss.high)-np.exp(loss.low))/2:.2f}'
 
 def erf_text(
     field:tuple[float, float, float], # low, mean, high, over L_tr

@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'grid_specs', 'Segments', 'held_out', 'measure', 'step_seconds', 'step_bytes', 'run', 'missing', 'reproduce',
            'estimate_seconds', 'load_model', 'last_token', 'receptive_field']
 
-# %% ../nbs/16_experiments.ipynb #3e73d8b5
+# %% ../nbs/16_experiments.ipynb #41aa0754
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +15,17 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from .config import RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
+from .config import SCALES, RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
 from .encodings import _encoding_of, _module_sha256
 from .erf import erf_spread, normalized_gradient
 from .model import TransformerLM
-from .perplexity import (
-    last_token_nll, last_token_perplexity, non_overlapping_perplexity, paired_difference, sliding_window_perplexity)
+from .perplexity import last_token_nll, non_overlapping_perplexity, paired_difference, sliding_window_perplexity
 from .pool import side_by_side
-from .results import RunResult, load_result, plus_minus, require_writable, result_path, save_result
+from .results import RunResult, load_result, perplexity_text, plus_minus, require_writable, result_path, save_result
 from .tokens import TOKENIZERS
 from .train import fit, read_fit
+from .windows import _possible
 
 # %% ../nbs/16_experiments.ipynb #5eed77e1
 _ENCODINGS = ('sandwich', 'smoothed_sandwich', 'alibi', 'sinusoidal', 'rotary', 'kerple_log', 't5', 'none', 'kerple_power', 'learned_sandwich')
@@ -296,7 +296,7 @@ def _require_finished(spec, out, fitted):
     require(fitted.diverged_at is None, f"{named} diverged at step {fitted.diverged_at} of its training in {out}: there is no model to measure; train another, with a lower lr")
     require(fitted.steps==spec.train.steps, f"{named} is trained up to step {fitted.steps} of {spec.train.steps} in {out}: finish it first, {advice}")
 
-# %% ../nbs/16_experiments.ipynb #b75f822f
+# %% ../nbs/16_experiments.ipynb #4c9c4e95
 def load_model(
     spec:RunSpec, # a run that was trained
     out:Path='results', # its output folder
@@ -312,15 +312,18 @@ def last_token(
     spec:RunSpec, # a trained run; `spec.eval` says at which lengths
     out:Path='results', # its output folder
     progress:bool=False, # show a bar
-)->list[dict]: # length, perplexity, and the paired change of the loss against the first length at or above L_tr
+)->list[dict]: # length, perplexity with half of its 95 % interval, and the paired change of the loss against the first length at or above L_tr
     "Last-token perplexity of a trained model at any lengths"
     model, data = load_model(spec, out)
-    segments, documents = eval_segments(data.arrays.heldout, data.arrays.heldout_offsets, max(spec.eval.lengths), spec.eval.n_segments)
+    asked, usual = max(spec.eval.lengths), max(SCALES[spec.scale].spec('none').eval.lengths)
+    room = _possible(data.arrays.heldout_offsets, max(asked, usual)).sum()>=spec.eval.n_segments
+    longest = max(asked, usual) if room else asked  # the same segments whatever lengths are asked for, up to the scale's longest
+    segments, documents = eval_segments(data.arrays.heldout, data.arrays.heldout_offsets, longest, spec.eval.n_segments)
     nll = last_token_nll(model, segments, spec.eval.lengths, batch_size=spec.eval.batch_size, progress=progress)
     home = next((i for i, n in enumerate(spec.eval.lengths) if n>=spec.train_len), 0)
     rises = [paired_difference(nll[:, i], nll[:, home], groups=documents) for i in range(len(spec.eval.lengths))]
     base = f'nats against L={spec.eval.lengths[home]}'
-    return [{'length': n, 'perplexity': f'{last_token_perplexity(nll[:, i]):.3f}', base: plus_minus(r)} for i, (n, r) in enumerate(zip(spec.eval.lengths, rises))]
+    return [{'length': n, 'perplexity': perplexity_text(paired_difference(nll[:, i], 0*nll[:, i], groups=documents)), base: plus_minus(r)} for i, (n, r) in enumerate(zip(spec.eval.lengths, rises))]
 
 def receptive_field(
     spec:RunSpec, # a trained run; `spec.eval.erf_len` is L_ex

@@ -6,10 +6,11 @@
 __all__ = ['keyword_names', 'last_logits', 'evaluating', 'model_device', 'token_nll', 'vocabulary_size', 'checked_tokens',
            'max_positions', 'check_context']
 
-# %% ../nbs/12a_interface.ipynb #0e7dd3d9
+# %% ../nbs/12a_interface.ipynb #1613c81f
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .config import require
+from .config import _is_number, require
 
 # %% ../nbs/12a_interface.ipynb #645400a3
 def keyword_names(
@@ -34,7 +35,7 @@ def _parameters(model):
 
 def _open_ended(model): return any(p.kind is p.VAR_KEYWORD for p in _parameters(model))
 
-# %% ../nbs/12a_interface.ipynb #c69e6761
+# %% ../nbs/12a_interface.ipynb #fca15b73
 def _logits_of(out) -> Float[Tensor, "..."]:
     "The logits in what a model gave: themselves, or under that name, or first in a tuple"
     if isinstance(out, Mapping):
@@ -55,10 +56,11 @@ def last_logits(
     if "last_only" in names: named["last_only"] = keep==1
     elif "logits_to_keep" in names: named["logits_to_keep"] = keep
     if "use_cache" in names: named["use_cache"] = False
+    batch, seq = next(x.shape[:2] for x in (*inputs, *named.values()) if isinstance(x, Tensor))
     out = _logits_of(model(*inputs, **named))
     if out.ndim==2 and keep==1: out = out[:, None]
-    require(out.ndim==3 and out.shape[1]>=keep, f"the model gave logits of shape {tuple(out.shape)}, but {keep} positions are to be scored: "
-            "need (batch, seq, vocab), or (batch, vocab) to score the last position alone")
+    require(out.ndim==3 and len(out)==batch and (out.shape[1]==keep or out.shape[1]>=seq), f"the model gave logits of shape {tuple(out.shape)} "
+            f"for {batch} rows of {seq} tokens, {keep} of which are to be scored: need (batch, seq, vocab), or (batch, vocab) to score the last position alone")
     return out[:, -keep:]
 
 # %% ../nbs/12a_interface.ipynb #78fe3dfd
@@ -80,25 +82,40 @@ def model_device(
     tensors = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     return tensors[0].device if tensors else torch.device("cpu")
 
-# %% ../nbs/12a_interface.ipynb #76c116f8
+# %% ../nbs/12a_interface.ipynb #2043ab1e
 def _wide(logits:Tensor) -> Tensor:
     "In float64, on the CPU where the device has none"
     return (logits.cpu() if logits.device.type=="mps" else logits).double()
+
+def _check_scored(
+    targets:Int[Tensor, "*batch"], # token ids
+    logits:Float[Tensor, "*batch vocab"], # that are to score them
+) -> None:
+    "Refuse a token for which there is no logit"
+    highest, size = int(targets.max()), logits.shape[-1]
+    require(highest<size, f"token id {highest} is to be scored, but the model's vocabulary has {size} entries")
 
 def token_nll(
     logits:Float[Tensor, "*batch vocab"], # of any precision
     targets:Int[Tensor, "*batch"], # the tokens that came
 ) -> Float[Tensor, "*batch"]: # nats, float64, on the CPU
     "Negative log-likelihood of each target"
-    highest, size = int(targets.max()), logits.shape[-1]
-    require(highest<size, f"token id {highest} is to be scored, but the model's vocabulary has {size} entries")
+    _check_scored(targets, logits)
     parts = []
     for rows, wanted in zip(logits.flatten(0, -2).split(256), targets.flatten().split(256)):
         rows = _wide(rows)
         parts.append(F.cross_entropy(rows, wanted.to(rows.device), reduction="none").cpu())
     return torch.cat(parts).view(targets.shape)
 
-# %% ../nbs/12a_interface.ipynb #abd043e1
+# %% ../nbs/12a_interface.ipynb #0744198e
+def _as_numbers(
+    name:str, # what they are, for the error
+    values, # tensor, array or lists
+) -> Float[Tensor, "..."]: # float64, on the CPU, without gradients
+    "Numbers as a tensor, or an error that names what is none"
+    try: return torch.as_tensor(values).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError): raise ValueError(f"{name} must be numbers in rows of one length, not {type(values).__name__}") from None
+
 def vocabulary_size(
     model:Callable, # a model
 ) -> int|None: # None where it does not say
@@ -108,13 +125,15 @@ def vocabulary_size(
     sizes = (getattr(owner, "vocab_size", None) for owner in (getattr(model, "config", None), model))
     return next((size for size in sizes if isinstance(size, int)), None)
 
-# %% ../nbs/12a_interface.ipynb #f4f63989
+# %% ../nbs/12a_interface.ipynb #769018e7
 def checked_tokens(
     model:Callable, # the model they are for
     tokens:Int[Tensor, "..."], # token ids: tensor, array or lists
     bos:int|None=None, # another id to check
 ) -> Int[Tensor, "..."]: # int64, on the CPU
     "Token ids, all of them known to the model, or an error that names the one that is not"
+    require(callable(model), f"model={model!r} must be a module, or a function from tokens to logits")
+    require(bos is None or _is_number(bos, Integral), f"bos={bos!r} must be a token id, or None")
     if not isinstance(tokens, Tensor):
         try: tokens = torch.from_numpy(np.array(tokens, dtype=None if len(tokens) else np.int64))
         except (TypeError, ValueError): raise ValueError("tokens must be whole numbers in rows of one length: ids from a tokenizer, not text") from None

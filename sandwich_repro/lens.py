@@ -29,7 +29,7 @@ from .windows import _possible, eval_segments
 # %% ../nbs/18a_lens.ipynb #8902edce
 _all_ = ["register_attention"]
 
-# %% ../nbs/18a_lens.ipynb #987caa17
+# %% ../nbs/18a_lens.ipynb #0880121e
 _STRETCHES = 20
 
 def _documents(
@@ -43,7 +43,9 @@ def _documents(
         return [row.astype(np.int64) for row in rows]
     require(tokenizer is not None, "this model came without a tokenizer: give tokenizer=, or token ids in place of a text")
     texts = load_corpus(text).heldout if isinstance(text, str) and text in CORPORA else [d.text for d in own_documents(text)]
-    return document_ids(tokenizer, texts)
+    documents = document_ids(tokenizer, texts)
+    require(any(map(len, documents)), "the tokenizer makes no tokens of this text: give tokenizer=, the folder or name of the model's own")
+    return documents
 
 def _stretches(documents:Sequence, need:int) -> list[Int[np.ndarray, " seq"]]:
     "The documents; a single one is cut into pieces of at least `need` tokens"
@@ -113,10 +115,10 @@ def _lengths(model, bos, documents, train_len, lengths, erf_len, n_segments, erf
         require(n<=room, f"{what}={n} segments of {length} tokens are more than the text has: {room}. Give a longer text, or fewer or shorter segments")
     return lengths, erf_len, limit, notes
 
-# %% ../nbs/18a_lens.ipynb #c16cbcbe
+# %% ../nbs/18a_lens.ipynb #de965230
 def _differ(a, b) -> bool:
     "Whether logits differ by more than rounding"
-    return bool((a-b).abs().max()>(2e-2 if a.dtype.itemsize<4 else 1e-3)*(1e-6+b.abs().max()))
+    return bool((a-b).abs().max()>(2e-2 if a.dtype.itemsize<4 else 1e-5)*(1e-6+b.abs().max()))
 
 def _looks_right(model, row):
     "What a model does wrong with some tokens, or nothing"

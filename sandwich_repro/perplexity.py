@@ -6,7 +6,7 @@
 __all__ = ['last_token_nll', 'last_token_perplexity', 'PairedDifference', 'paired_difference', 'sliding_window_nll',
            'sliding_window_perplexity', 'non_overlapping_perplexity']
 
-# %% ../nbs/13_perplexity.ipynb #9ce9a0db
+# %% ../nbs/13_perplexity.ipynb #cee59503
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .config import _is_number, _plain, _whole, require
-from .interface import check_context, checked_tokens, evaluating, last_logits, model_device, token_nll
+from .interface import _as_numbers, check_context, checked_tokens, evaluating, last_logits, model_device, token_nll
 
 # %% ../nbs/13_perplexity.ipynb #e47a5734
 def _with_bos(row:Int[Tensor, " seq"], bos:int|None) -> Int[Tensor, " seq"]:
@@ -80,7 +80,7 @@ def last_token_nll(
                 report(done/work)
     return nll
 
-# %% ../nbs/13_perplexity.ipynb #24311dda
+# %% ../nbs/13_perplexity.ipynb #19bbab84
 def last_token_perplexity(
     nll:Float[Tensor, "n ..."]|Callable, # losses in nats, one row per segment; or a model to measure them with
     segments:Int[Tensor, "n seq"]|None=None, # with a model: see `last_token_nll`
@@ -89,7 +89,10 @@ def last_token_perplexity(
 ) -> Float[Tensor, "..."]: # one perplexity per context length, float64
     "Perplexity of the last tokens, from their losses or straight from a model"
     if segments is not None: nll = last_token_nll(nll, segments, lengths, **options)
-    return torch.as_tensor(nll).double().mean(0).exp()
+    else: require(not callable(nll) and lengths is None and not options, "segments and lengths are needed with a model; losses take no options")
+    nll = _as_numbers("nll", nll)
+    require(nll.numel()>0, "there are no losses to average")
+    return nll.mean(0).exp()
 
 # %% ../nbs/13_perplexity.ipynb #a6852e6c
 def _student_share(t:float, freedom:int) -> float:
@@ -123,14 +126,14 @@ class PairedDifference:
     n:int # pairs
     clusters:int # independent groups among them
 
-# %% ../nbs/13_perplexity.ipynb #bc8b5574
+# %% ../nbs/13_perplexity.ipynb #9285e5da
 def paired_difference(
     nll_a:Float[Tensor, " n"], # losses in nats, e.g. at L_ex
     nll_b:Float[Tensor, " n"], # losses of the same targets, e.g. at L_tr
     groups:Sequence|None=None, # document (or seed) of each pair; None treats pairs as independent
 ) -> PairedDifference: # of `nll_a` minus `nll_b`
     "Mean difference of paired losses with a clustered standard error and 95 % interval"
-    a, b = (np.asarray(torch.as_tensor(x).detach().cpu().double()) for x in (nll_a, nll_b))
+    a, b = (np.asarray(_as_numbers("losses", x)) for x in (nll_a, nll_b))
     require(a.ndim==1 and a.shape==b.shape and len(a)>0, f"losses of shapes {a.shape} and {b.shape} are not pairs: need two equally long rows")
     groups = np.arange(len(a)) if groups is None else np.asarray(groups)
     require(groups.shape==a.shape, f"groups of shape {groups.shape} for {len(a)} pairs: need one entry per pair")
@@ -142,12 +145,13 @@ def paired_difference(
     half = _student_quantile(clusters-1)*se if clusters>1 else math.inf
     return PairedDifference(float(d.mean()), se, float(d.mean()-half), float(d.mean()+half), n, clusters)
 
-# %% ../nbs/13_perplexity.ipynb #2d54d97c
+# %% ../nbs/13_perplexity.ipynb #7427f527
 def _documents(model:Callable, tokens, attention_mask, bos:int|None) -> list[Int[Tensor, " seq"]]:
     "The real tokens of each text"
     require(len(tokens)>0, "there are no tokens to score")
     single = np.ndim(tokens[0])==0
     rows = [checked_tokens(model, row, bos) for row in ([tokens] if single else tokens)]
+    require(all(row.ndim==1 for row in rows), "tokens must be one text, or a list of texts, or rows: one or two dimensions")
     if attention_mask is not None:
         masks = [torch.as_tensor(m).bool().cpu() for m in ([attention_mask] if single else attention_mask)]
         require([m.shape for m in masks]==[r.shape for r in rows], "attention_mask must have the shape of tokens")

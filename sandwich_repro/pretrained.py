@@ -145,7 +145,7 @@ def _attended(encoding, window, backend):
         return out.transpose(1, 2).contiguous(), None
     return attend
 
-# %% ../nbs/12b_pretrained.ipynb #c09f72c6
+# %% ../nbs/12b_pretrained.ipynb #d1f33787
 _ours, _number = set(), itertools.count(1)
 
 def register_attention(
@@ -161,8 +161,9 @@ def register_attention(
     require(encoding is None or isinstance(encoding, PositionalEncoding), f"encoding={encoding!r} must be a PositionalEncoding: make one with make_encoding")
     require(encoding is None or type(encoding).embed is PositionalEncoding.embed, f"{encoding} is added to the embeddings, which attention never sees")
     if window is not None: window = _whole("window", window)
-    if backend not in ("auto", *available_backends()): raise unknown_name("backend", backend, ("auto", *available_backends()))
+    if backend not in available_backends(): raise unknown_name("backend", backend, available_backends())
     name = f"sandwich_repro_{next(_number)}" if name is None else name
+    require(isinstance(name, str), f"name={name!r} must be text")
     taken = name not in _ours and (name=="eager" or name in theirs.AttentionInterface() or name in theirs.AttentionMaskInterface())
     require(not taken, f"name={name!r} is an attention of transformers: choose another")
     _ours.add(name)

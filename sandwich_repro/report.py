@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'summary_rows', 'extrapolation_figure', 'gradient_figure', 'bias_figure', 'write_report']
 
-# %% ../nbs/17a_report.ipynb #814690c5
+# %% ../nbs/17a_report.ipynb #0ad95e3b
 import base64
 import io
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from .claims import CLAIMS, Verdict, check_claims
 from .config import SCALES, require, run_key
 from .encodings import ENCODINGS, make_encoding
-from .evidence import RUNS_COLUMN, Missing, _most, _with_segments, evidence_for, interval_text, loss_curves, mean_loss, perplexity_text, runs_text
+from .evidence import RUNS_COLUMN, Missing, _most, _with_segments, evidence_for, loss_curves, mean_loss, runs_text
 from .plot import plot_cumulative_gradient, plot_extrapolation, plot_profile, save_figure
-from .results import RunResult, plus_minus, write_atomically
+from .results import RunResult, interval_text, perplexity_text, plus_minus, write_atomically
 
 # %% ../nbs/17a_report.ipynb #7c6022ed
 def _row(e, label, corpus, train_len):

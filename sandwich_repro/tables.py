@@ -7,7 +7,7 @@ __all__ = ['committed_results', 'paper_facts', 'paper_says', 'gap_text', 'model_
            'headline', 'missing_models', 'typeset', 'show_rows', 'show_by_scale', 'n_parameters', 'what_differs',
            'claims_text', 'verdict_text', 'verdict_rows']
 
-# %% ../nbs/17b_tables.ipynb #cfadbcbb
+# %% ../nbs/17b_tables.ipynb #b8ef3aba
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +19,8 @@ import numpy as np
 from .claims import CLAIMS, check_claims
 from .config import SCALES, RunSpec, project_root, require
 from .encodings import ENCODINGS
-from .evidence import RUNS_COLUMN, Evidence, Missing, erf_text, evidence_for, interval_text, mean_loss, perplexity_text, runs_text
-from .results import load_results, plus_minus
+from .evidence import RUNS_COLUMN, Evidence, Missing, erf_text, evidence_for, mean_loss, runs_text
+from .results import interval_text, load_results, perplexity_text, plus_minus
 
 # %% ../nbs/17b_tables.ipynb #b49a62df
 def committed_results(
