@@ -5,22 +5,23 @@
 # %% auto #0
 __all__ = ['sinusoidal_embedding', 'Sinusoidal', 'Rotary', 'NoPE']
 
-# %% ../nbs/04_absolute.ipynb #fc624abb
+# %% ../nbs/04_absolute.ipynb #0c0cea91
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Real
 from torch import Tensor
 
 from .config import _positive, _truth, _whole, require
-from .position import PositionalEncoding
+from .position import PositionalEncoding, _check_tensor
 
-# %% ../nbs/04_absolute.ipynb #1690bb4a
+# %% ../nbs/04_absolute.ipynb #daa754c9
 def sinusoidal_embedding(
-    positions:Int[Tensor, "..."], # positions in tokens, any shape, any sign
+    positions:Real[Tensor, "..."], # positions in tokens, any shape, any sign, fractions too
     width:int, # channels; sines at even and cosines at odd indices
     base:float=10000.0, # the slowest clocks turn about this many times slower than the first
     dtype:torch.dtype=torch.float32, # type of the result; the phases are float64 in any case
 )->Float[Tensor, "... width"]: # one row of values in [−1, 1] per position
     "Sines and cosines of the position at geometrically falling frequencies (Vaswani et al. 2017; Eq. 4)"
+    _check_tensor("positions", positions)
     # Apple's GPUs have no float64
     device = torch.device("cpu") if positions.device.type == "mps" else positions.device
     exponents = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
@@ -28,7 +29,7 @@ def sinusoidal_embedding(
     pairs = torch.stack([phases.sin(), phases.cos()], -1).flatten(-2)
     return pairs[..., :width].to(positions.device, dtype)
 
-# %% ../nbs/04_absolute.ipynb #0c677fab
+# %% ../nbs/04_absolute.ipynb #5d3dc055
 _TABLE_ROWS = 2**16
 
 class _Tabulated(PositionalEncoding):
@@ -39,9 +40,9 @@ class _Tabulated(PositionalEncoding):
         self.width, self.base, self._table = width, base, None
 
     def _rows(self, positions):
-        positions = positions.long()
-        if torch.compiler.is_compiling() or positions.device.type!="cpu":  # nothing to wait for, and as fast
+        if torch.compiler.is_compiling() or positions.device.type!="cpu" or positions.is_floating_point():  # nothing to wait for, and as fast
             return sinusoidal_embedding(positions, self.width, self.base)
+        positions = positions.long()
         lowest, highest = torch.stack(positions.aminmax()).tolist() if positions.numel() else (-1, 0)
         if lowest < 0 or highest >= _TABLE_ROWS:
             return sinusoidal_embedding(positions, self.width, self.base)
@@ -51,7 +52,21 @@ class _Tabulated(PositionalEncoding):
                 self._table = sinusoidal_embedding(grown, self.width, self.base)
         return self._table[positions]
 
-# %% ../nbs/04_absolute.ipynb #48bd64ce
+def _check_placed(
+    encoding:PositionalEncoding, # who needs them
+    name:str, # of the vectors
+    x:Float[Tensor, "batch ... seq width"], # vectors
+    positions:Real[Tensor, "... seq"], # of them
+    need:tuple[str|int, ...], # names of the dimensions that `x` must have, and its width
+)->None:
+    "Vectors of the right shape and a position for each, for all rows or row by row: a broadcast of more dimensions would be wrong in silence"
+    _check_tensor(name, x, "floating-point numbers"), _check_tensor("positions", positions)
+    shape, given = tuple(x.shape), tuple(positions.shape)
+    if len(shape)!=len(need) or shape[-1]!=need[-1]: raise ValueError(f"{name} has shape {shape}, {encoding} needs ({', '.join(map(str, need))})")
+    fits = len(given) in (1, 2) and given[-1]==shape[-2] and (len(given)==1 or given[0] in (1, shape[0]))
+    if not fits: raise ValueError(f"positions have shape {given} for {name} of shape {shape}: need ({shape[-2]},) or ({shape[0]}, {shape[-2]})")
+
+# %% ../nbs/04_absolute.ipynb #0e1e681b
 class Sinusoidal(_Tabulated):
     "Sinusoidal positions added to the token embeddings (Vaswani et al. 2017)"
     def __init__(self,
@@ -63,15 +78,16 @@ class Sinusoidal(_Tabulated):
 
     def embed(self,
         x:Float[Tensor, "batch seq d_model"], # token embeddings
-        positions:Int[Tensor, "... seq"], # position of each token, in tokens: (seq,) or (batch, seq)
+        positions:Real[Tensor, "... seq"], # position of each token, in tokens: (seq,) or (batch, seq)
     )->Float[Tensor, "batch seq d_model"]: # in the type of `x`; the sum is rounded once
         "Each token's embedding plus its position's vector"
+        _check_placed(self, "x", x, positions, ("batch", "seq", self.width))
         return (x + self._rows(positions)).to(x.dtype)
 
     def extra_repr(self):
         return f"d_model={self.width}, base={self.base:g}"
 
-# %% ../nbs/04_absolute.ipynb #a47047d6
+# %% ../nbs/04_absolute.ipynb #7fd6a890
 def _turn(
     x:Float[Tensor, "... seq d_head"], # queries or keys
     cos:Float[Tensor, "... seq pairs"], # of every pair's angle
@@ -96,12 +112,17 @@ class _Turned(torch.autograd.Function):
     def forward(x, cos, sin, interleaved): return _turn(x, cos, sin, interleaved)
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[1:3])
+        require(not any(ctx.needs_input_grad[1:3]), "rotary positions get no gradient: detach them")
+        ctx.save_for_backward(*inputs[1:3]), ctx.save_for_forward(*inputs[1:3])
         ctx.interleaved = inputs[3]
     @staticmethod
     def backward(ctx, upstream):
         cos, sin = ctx.saved_tensors
         return _Turned.apply(upstream, cos, -sin, ctx.interleaved), None, None, None
+    @staticmethod
+    def jvp(ctx, change, *_):
+        cos, sin = ctx.saved_tensors
+        return _Turned.apply(change, cos, sin, ctx.interleaved)
     @staticmethod
     def vmap(info, in_dims, x, cos, sin, interleaved):
         require(in_dims[1] is in_dims[2] is None, "vmap may map over queries and keys, not over positions")
@@ -118,7 +139,7 @@ def _rotary_width(
             "channels turn in pairs, give an even number of at most d_head")
     return width
 
-# %% ../nbs/04_absolute.ipynb #6ba708a7
+# %% ../nbs/04_absolute.ipynb #e6230cb1
 class Rotary(_Tabulated):
     "Queries and keys turned by angles proportional to their position (Su et al. 2021)"
     def __init__(self,
@@ -133,11 +154,12 @@ class Rotary(_Tabulated):
     def rotate(self,
         q:Float[Tensor, "batch heads q d_head"], # queries
         k:Float[Tensor, "batch heads k d_head"], # keys, not yet rotated
-        q_positions:Int[Tensor, "... q"], # positions of the queries, in tokens: (q,) or (batch, q)
-        k_positions:Int[Tensor, "... k"], # positions of the keys, in tokens: (k,) or (batch, k)
+        q_positions:Real[Tensor, "... q"], # positions of the queries, in tokens: (q,) or (batch, q)
+        k_positions:Real[Tensor, "... k"], # positions of the keys, in tokens: (k,) or (batch, k)
     )->tuple[Tensor, Tensor]: # queries and keys whose products know their distance, in their own types
         "Each vector turned by its position"
-        require(q.shape[-1] == self.d_head, f"heads of width {q.shape[-1]} given to {self}")
+        for name, x, positions in (("q", q, q_positions), ("k", k, k_positions)):
+            _check_placed(self, name, x, positions, ("batch", "heads", "seq", self.d_head))
         turns = self._turns(q_positions), self._turns(k_positions)
         return tuple(_Turned.apply(x, *turn, self.interleaved) for x, turn in zip((q, k), turns))
 

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['alibi_slopes', 'alibi_bias']
 
-# %% ../nbs/05_alibi.ipynb #8576a1ab
+# %% ../nbs/05_alibi.ipynb #af060440
 import math
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +32,7 @@ def _official_ladder(
 
 _RECIPES = {"paper": _ladder, "official": _official_ladder}
 
-# %% ../nbs/05_alibi.ipynb #646fab30
+# %% ../nbs/05_alibi.ipynb #b7016d82
 def alibi_slopes(
     n_heads:int, # number of attention heads
     recipe:str="paper", # "paper": 2^(−8j/H) for every H; "official": the ladder of the ALiBi code
@@ -43,7 +44,8 @@ def alibi_slopes(
     if recipe not in _RECIPES: raise unknown_name("recipe", recipe, _RECIPES)
     for name, value in (("shift", shift), ("same_h", 0 if same_h is None else same_h)):
         require(_is_number(value) and math.isfinite(value), f"{name}={value!r} must be a finite number")
-    exponents = (_RECIPES[recipe](n_heads) if same_h is None else torch.full((n_heads,), float(same_h), dtype=torch.float64)) + float(shift)
+    with torch.device("cpu") if torch.get_default_device().type=="meta" else nullcontext():  # constants, with values even where a model has none yet
+        exponents = (_RECIPES[recipe](n_heads) if same_h is None else torch.full((n_heads,), float(same_h), dtype=torch.float64)) + float(shift)
     given = f"shift={shift!r}" + ("" if same_h is None else f" with same_h={same_h!r}")
     require(exponents.abs().max() <= 100, f"{given}: an exponent of {exponents[exponents.abs().argmax()]:g} leaves no usable slope, stay within ±100")
     return (2**-exponents).float()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['available_backends', 'make_plan', 'attend', 'biased_attention', 'toeplitz_mask']
 
-# %% ../nbs/10_attention.ipynb #56f3d94e
+# %% ../nbs/10_attention.ipynb #bcba9c8a
 import importlib.util
 import warnings
 from dataclasses import replace
@@ -17,8 +17,8 @@ from torch import Tensor
 from .config import require, unknown_name
 from .engines import ENGINES, _failed
 from .flex import prepare_flex
-from .masks import AttentionPlan, plan_attention, toeplitz_mask  # noqa: F401
-from .position import PositionalEncoding
+from .masks import AttentionPlan, _rotated_by, plan_attention, toeplitz_mask  # noqa: F401
+from .position import PositionalEncoding, _check_tensor
 
 # %% ../nbs/10_attention.ipynb #755df87c
 _all_ = ["toeplitz_mask"]
@@ -68,15 +68,17 @@ def available_backends(
     auto = f"{picked}: {_WHY[picked]}" + (f"; not flex: {problem}" if problem else "")
     return {"auto": auto} | {name: why for name, why in _WHY.items() if name!="flex" or not problem}
 
-# %% ../nbs/10_attention.ipynb #d3a73d11
+# %% ../nbs/10_attention.ipynb #d7eefdbc
 def _check_shapes(q, k, v, encoding):
     "Queries, keys and values must fit together"
+    for name, x in (("q", q), ("k", k), ("v", v)): _check_tensor(name, x, "floating-point numbers")
+    require(q.device==k.device==v.device, f"q is on {q.device}, k on {k.device}, v on {v.device}: need one device")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     require(q.dim()==k.dim()==v.dim()==4, f"{shapes}: need (batch, heads, length, d_head)")
     same = q.shape[:2]==k.shape[:2]==v.shape[:2] and k.shape[2]==v.shape[2] and q.shape[3]==k.shape[3]==v.shape[3]
     require(same, f"{shapes}: batch, heads and d_head must agree, and k and v have one length")
-    require(encoding is None or isinstance(encoding, PositionalEncoding),
-            f"encoding={encoding!r} must be a PositionalEncoding (`make_encoding` builds one from a name)")
+    if not (encoding is None or isinstance(encoding, PositionalEncoding)):  # the message is made only then: a compiler cannot print an encoding
+        raise ValueError(f"encoding={encoding!r} must be a PositionalEncoding (`make_encoding` builds one from a name)")
 
 def _one_dtype(q, k, v):
     "Queries, keys and values in the type that autocast asks for, or in that of the queries"
@@ -95,7 +97,7 @@ def _check_plan_fits(q, plan):
     rows = q.shape[0] if plan.real is None else plan.real.shape[0]
     require(rows==q.shape[0], f"the padding mask has {rows} rows, the batch has {q.shape[0]}")
 
-# %% ../nbs/10_attention.ipynb #026ccbe0
+# %% ../nbs/10_attention.ipynb #5b2c0e54
 def make_plan(
     encoding:PositionalEncoding|None, # its bias is asked once
     q:tuple[int, int], # heads and number of queries
@@ -115,6 +117,13 @@ def _of_no_rows(q, k, v, plan):
     read = [t.sum() for t in (k, v, plan.table, plan.mask) if t is not None]
     return q + sum(read).to(q.dtype)
 
+def _run(q, k, v, plan):
+    "The plan's engine; PyTorch's kernels lack some of what torch.func asks for"
+    try: return ENGINES[plan.backend](q, k, v, plan)
+    except RuntimeError as error:
+        if plan.backend=="reference" or not torch._C._are_functorch_transforms_active(): raise
+        raise NotImplementedError(f"torch.func cannot go through the engine {plan.backend!r} here: use backend='reference'") from error
+
 def attend(
     q:Float[Tensor, "batch heads q d_head"], # queries, rotated if the encoding rotates
     k:Float[Tensor, "batch heads k d_head"], # keys, rotated likewise
@@ -130,8 +139,8 @@ def attend(
     if plan.real is not None:
         padding = ~plan.real[:, None, :, None]
         q, k, v = q.masked_fill(padding[:, :, -plan.q_len:], 0), k.masked_fill(padding, 0), v.masked_fill(padding, 0)
-    if not torch.is_autocast_enabled(q.device.type): return ENGINES[plan.backend](q, k, v, plan)
-    with torch.autocast(q.device.type, enabled=False): return ENGINES[plan.backend](q, k, v, plan)
+    if not torch.is_autocast_enabled(q.device.type): return _run(q, k, v, plan)
+    with torch.autocast(q.device.type, enabled=False): return _run(q, k, v, plan)
 
 def biased_attention(
     q:Float[Tensor, "batch heads q d_head"], # queries, unrotated; they are the last of the keys' positions
@@ -149,5 +158,5 @@ def biased_attention(
     plan = make_plan(encoding, tuple(q.shape[1:3]), k.shape[2], q.device, backend,
                      causal=causal, window=window, key_padding_mask=key_padding_mask)
     _check_plan_fits(q, plan)
-    if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
+    if encoding is not None: q, k = _rotated_by(encoding, q, k, plan.q_positions, plan.k_positions)
     return attend(q, k, v, plan)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENGINES', 'reference_attention', 'materialized_attention', 'sdpa_attention', 'compiled_attention', 'LargestTensor']
 
-# %% ../nbs/09d_engines.ipynb #47775a22
+# %% ../nbs/09d_engines.ipynb #100faa93
 import warnings
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .blocks import _first_order, _block_masks, _block_size, _blocks, _groups, blockwise_attention
 from .flex import _TILE, flex_attention
 from .masks import _LOST, AttentionPlan, _hankel, _reach
+from .position import _is_traced
 
 # %% ../nbs/09d_engines.ipynb #5df479ee
 def reference_attention(
@@ -118,7 +119,7 @@ class _Short(torch.autograd.Function):
             _along_diagonals(dbias, dtable, ctx.plan.q_len - rows.stop + keys.start)
         return *(t.unflatten(0, ctx.shape) for t in (dq.mul_(q.shape[-1]**-0.5), dk, dv)), dtable, None
 
-# %% ../nbs/09d_engines.ipynb #fbdc1a15
+# %% ../nbs/09d_engines.ipynb #12391f39
 def _over_view(q, k, v, table, plan):
     "Block by block through PyTorch's attention, differentiated by autograd"
     outs = []
@@ -173,7 +174,7 @@ def sdpa_attention(
         return F.scaled_dot_product_attention(q, k, v, is_causal=plan.causal and plan.q_len > 1)
     table = _table(plan, q)
     learned = table.requires_grad and torch.is_grad_enabled()
-    if q.device.type!="cpu" or torch.compiler.is_compiling(): return _over_view(q, k, v, table, plan)
+    if q.device.type!="cpu" or _is_traced(): return _over_view(q, k, v, table, plan)
     table, plan = _narrowed_to_seen(table, q, k, plan)
     if learned and _is_short(plan, table, q): return _Short.apply(q, k, v, table.expand(q.shape[1], -1), plan)
     if not learned and plan.q_len <= _block_size(plan): return _over_view(q, k, v, table, plan)

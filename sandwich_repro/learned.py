@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KerpleLog', 'KerplePower', 't5_bucket', 'T5Bias', 'LearnedSandwich']
 
-# %% ../nbs/08_learned.ipynb #2fd36c8d
+# %% ../nbs/08_learned.ipynb #5689baa3
 import math
 
 import torch
@@ -14,22 +14,31 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .config import _positive, _truth, _whole, require
-from .position import PositionalEncoding, _magnitude, per_head
+from .position import PositionalEncoding, _check_tensor, _magnitude, per_head
 from .sandwich import compression_ratios, cosine_kernel
 
-# %% ../nbs/08_learned.ipynb #d95064fc
+# %% ../nbs/08_learned.ipynb #52c4266b
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # PyTorch before 2.7 does not tell: then it is taken as False
+
+def _is_pure()->bool:
+    "Whether a transform of torch.func or an export reads along, which forbids to write to a parameter"
+    return _is_exporting() or torch._C._are_functorch_transforms_active()
+
 class _Bounded(PositionalEncoding):
     "An encoding whose parameters are moved back into their bounds whenever they are read"
     _bounds = {}  # by parameter: smallest and largest value
 
     def _put_back(self, *names):
         "Clamp the values of these parameters, of all by default"
+        if _is_pure(): return
         for name in names or self._bounds:
             if (parameter := self._parameters.get(name)) is not None: parameter.data.clamp_(*self._bounds[name])
 
     def __getattr__(self, name):
         if name in self._bounds: self._put_back(name)
-        return super().__getattr__(name)
+        value = super().__getattr__(name)
+        if name not in self._bounds or not _is_pure(): return value
+        return value.detach().clamp(*self._bounds[name]) + (value - value.detach())
 
     def named_parameters(self, *args, **kwargs):
         self._put_back()
@@ -43,7 +52,7 @@ class _Bounded(PositionalEncoding):
         self._put_back()
         super()._save_to_state_dict(*args)
 
-# %% ../nbs/08_learned.ipynb #5090e7bc
+# %% ../nbs/08_learned.ipynb #6739e51d
 _FLOOR = .010000001  # float32 has no 0.01: its neighbour above, so that no parameter reads as less
 
 class _Kerple(_Bounded):
@@ -67,10 +76,10 @@ class KerpleLog(_Kerple):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned logarithmic curves"
-        curve = (per_head(self.r2, distance)*_magnitude(distance)).log1p()
-        return (-per_head(self.r1, distance)*curve).float()
+        far = _magnitude(distance)
+        return (-per_head(self.r1, far)*(per_head(self.r2, far)*far).log1p()).float()
 
-# %% ../nbs/08_learned.ipynb #f8e0a9a0
+# %% ../nbs/08_learned.ipynb #8f92f7db
 class KerplePower(_Kerple):
     "Power-law bias −r₁·δ^r₂ with two learned numbers per head (Chi et al. 2022)"
     _bounds = {"r1": (_FLOOR, None), "r2": (_FLOOR, 2.)}
@@ -79,11 +88,11 @@ class KerplePower(_Kerple):
         distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored
     )->Float[Tensor, "heads ..."]: # in nats, float32; 0 at distance 0
         "The learned power laws"
-        exponent = per_head(self.r2, distance)
-        power = _magnitude(distance).to(exponent.dtype).pow(exponent)
-        return (-per_head(self.r1, distance)*power).float()
+        far = _magnitude(distance)
+        exponent = per_head(self.r2, far)
+        return (-per_head(self.r1, far)*far.to(exponent.dtype).pow(exponent)).float()
 
-# %% ../nbs/08_learned.ipynb #e35266c9
+# %% ../nbs/08_learned.ipynb #b0efed2a
 def t5_bucket(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign counts only if bidirectional
     n_buckets:int=32, # number of buckets; half of those of a direction are exact
@@ -92,6 +101,7 @@ def t5_bucket(
 )->Int[Tensor, "..."]: # row of the table, 0 … n_buckets−1
     "Bucket of a distance: exact when near, logarithmic when far (Raffel et al. 2020)"
     one_way = _one_way_buckets(n_buckets, max_distance, bidirectional)
+    _check_tensor("distance", distance, "whole numbers")
     exact, far = one_way//2, _magnitude(distance)
     ratio = (far.clamp(min=exact).double()/exact).log2()/math.log2(max_distance/exact)
     wide = (exact+(ratio*(one_way-exact)+1e-9).long()).clamp(max=one_way-1)
@@ -107,7 +117,7 @@ def _one_way_buckets(n_buckets:int, max_distance:int, bidirectional:bool) -> int
             f"the first {one_way//2} hold one distance each")
     return one_way
 
-# %% ../nbs/08_learned.ipynb #f18a8c27
+# %% ../nbs/08_learned.ipynb #2fded9e2
 class T5Bias(PositionalEncoding):
     "A learned number per bucket of distance and head (Raffel et al. 2020)"
     def __init__(self,
@@ -130,7 +140,8 @@ class T5Bias(PositionalEncoding):
         "The table's entry for every distance"
         return self.scale*F.embedding(t5_bucket(distance, **self.buckets), self.table).movedim(-1, 0).float()
 
-    def extra_repr(self): return ", ".join(f"{k}={v}" for k, v in self.buckets.items())+f", scale={self.scale}, shared={self.shared}"
+    def extra_repr(self):
+        return ", ".join(f"{k}={v}" for k, v in {"n_heads": self.table.shape[1], **self.buckets, "scale": self.scale, "shared": self.shared}.items())
 
 # %% ../nbs/08_learned.ipynb #4ff3bbd7
 class LearnedSandwich(_Bounded):

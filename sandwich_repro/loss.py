@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['next_token_loss']
 
-# %% ../nbs/10a_loss.ipynb #b4a1dd01
+# %% ../nbs/10a_loss.ipynb #7df971e8
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .blocks import _first_order
 from .config import require
+from .position import _check_tensor, _is_traced
 
 # %% ../nbs/10a_loss.ipynb #64774083
 _ENTRIES = 2**19  # logits held at a time: 2 MB, a core's cache
@@ -48,15 +49,16 @@ class _NextToken(torch.autograd.Function):
         dx, dweight = ctx.saved_tensors
         return dx*(upstream/ctx.n), dweight*(upstream/ctx.n), None
 
-# %% ../nbs/10a_loss.ipynb #10a421ee
+# %% ../nbs/10a_loss.ipynb #7d8361c2
 def next_token_loss(
     hidden:Float[Tensor, "*batch d_model"], # what the output matrix reads
     weight:Float[Tensor, "vocab d_model"], # output matrix
     targets:Int[Tensor, "*batch"], # id of the token that comes next, from 0; each one counts
 )->Float[Tensor, ""]: # nats per token
     "Mean cross-entropy of the next token, a few rows of logits at a time"
+    _check_tensor("targets", targets, "whole numbers")
     require(hidden.shape[:-1]==targets.shape, f"targets have shape {tuple(targets.shape)}: need one for each of {tuple(hidden.shape[:-1])}")
-    x, y, plain = hidden.flatten(0, -2), targets.flatten().long(), hidden.device.type=="cpu" and not torch.compiler.is_compiling()
+    x, y, plain = hidden.flatten(0, -2), targets.flatten().long(), hidden.device.type=="cpu" and not _is_traced()
     if plain:  # elsewhere a look at the values would have to wait for them
         low, high = (int(t) for t in y.aminmax())
         require(0<=low and high<len(weight), f"targets run from {low} to {high}: need ids from 0 to {len(weight)-1}")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bias_table', 'toeplitz_mask', 'token_positions', 'has_holes', 'full_mask', 'AttentionPlan', 'plan_attention']
 
-# %% ../nbs/09a_masks.ipynb #d63ea847
+# %% ../nbs/09a_masks.ipynb #97928c5a
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,18 +14,37 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .config import _truth, _whole, require
-from .position import PositionalEncoding
+from .position import PositionalEncoding, _is_traced
 
-# %% ../nbs/09a_masks.ipynb #74139b0e
+# %% ../nbs/09a_masks.ipynb #ab234dc8
 def _asked(encoding, distance):
     "The bias of an encoding, the user's own too, or an error that says what it gave"
     bias = encoding.bias(distance)
     if bias is None: return None
     good = isinstance(bias, Tensor) and bias.is_floating_point() and bias.dim()==distance.dim() + 1 and bias.shape[1:]==distance.shape
-    if good: return bias
-    gave = f"{bias.dtype} of shape {tuple(bias.shape)}" if isinstance(bias, Tensor) else type(bias).__name__
-    raise ValueError(f"the bias of {type(encoding).__name__} is {gave} for distances of shape {tuple(distance.shape)}: "
-                     "need floating-point numbers of shape (heads, *distances)")
+    if good and bias.device==distance.device: return bias
+    raise ValueError(f"the bias of {type(encoding).__name__} is {_told(bias)} for distances of shape {tuple(distance.shape)} on {distance.device}: "
+                     "need floating-point numbers of shape (heads, *distances), there")
+
+def _told(given):
+    "What an encoding gave, in an error"
+    if isinstance(given, (tuple, list)): return f"({', '.join(map(_told, given))})"
+    return f"{given.dtype} of shape {tuple(given.shape)} on {given.device}" if isinstance(given, Tensor) else type(given).__name__
+
+def _like(hook, given, wanted):
+    "What the user's own `embed` or `rotate` gave, no wider than the vectors it got, or an error that says what it gave"
+    alike = lambda new, old: isinstance(new, Tensor) and new.is_floating_point() and new.shape==old.shape and new.device==old.device
+    if not isinstance(given, (tuple, list)) or len(given)!=len(wanted) or not all(map(alike, given, wanted)):
+        raise ValueError(f"{hook} gave {_told(given)} for {_told(wanted)}: need floating-point numbers of the same shapes, on the same device")
+    return tuple(new.to(old.dtype) if new.dtype.itemsize>old.dtype.itemsize else new for new, old in zip(given, wanted))
+
+def _embedded_by(encoding, x, positions):
+    "Vectors with positions added"
+    return _like(f"embed of {type(encoding).__name__}", (encoding.embed(x, positions),), (x,))[0]
+
+def _rotated_by(encoding, q, k, q_positions, k_positions):
+    "Queries and keys turned by their positions"
+    return _like(f"rotate of {type(encoding).__name__}", encoding.rotate(q, k, q_positions, k_positions), (q, k))
 
 def bias_table(
     encoding:PositionalEncoding, # asked once, for every distance it may be needed at
@@ -183,20 +202,22 @@ def _planned_positions(real, k_len, device, packed):
     holes = not packed and has_holes(real)
     return counted.clamp(min=0), counted if holes else index, holes
 
-# %% ../nbs/09a_masks.ipynb #5f457f7a
+# %% ../nbs/09a_masks.ipynb #f778c236
 def _real_tokens(name, mask):
     "A mask as booleans, True at real tokens; one that would be added to logits says the opposite and is refused"
     require(isinstance(mask, Tensor), f"{name} is a {type(mask).__name__}: need a tensor, True or 1 at real tokens")
-    if mask.is_floating_point() and mask.numel() and mask.device.type=="cpu" and not torch.compiler.is_compiling():
+    require(not mask.is_complex(), f"{name} is of {mask.dtype}: need True or 1 at real tokens")
+    if mask.dtype!=torch.bool and mask.numel() and mask.device.type=="cpu" and not _is_traced():
         ones = mask==1
-        require(bool(((mask==0) | ones).all() and ones.any()), f"{name} of {mask.dtype} must be 1 at real tokens and 0 at padding: "
-                "one of 0 and −∞, which is added to logits, means the opposite, make it with mask > −1")
+        good = ((mask==0) | ones).all() and (ones.any() or not mask.is_floating_point())
+        require(bool(good), f"{name} of {mask.dtype} must be 1 at real tokens and 0 at padding: "
+                "one of 0 and −∞ or −1, which is added to logits, means the opposite, make it with mask > −1; ids of documents are no mask")
     return mask.bool()
 
 def _check_plan(q_len, k_len, window, real):
     "Lengths, window and padding must fit together"
     require(1 <= q_len <= k_len, f"q_len={q_len} queries do not fit in k_len={k_len} keys: "
-            "the queries are the last of the keys")
+            "the queries are the last of the keys, need 1 ≤ q_len ≤ k_len")
     if window is not None: _whole("window", window)
     if real is None: return
     shape = tuple(real.shape)
@@ -210,7 +231,7 @@ def _tabled(plan, encoding, window, device):
     "The plan with its table, and how far that reaches"
     table = bias_table(encoding, plan.q_len, plan.k_len, plan.causal, window, device)
     if table is None: return plan
-    if torch.compiler.is_compiling() or table.device.type!="cpu" and torch.is_grad_enabled():
+    if _is_traced() or table.device.type!="cpu" and torch.is_grad_enabled():
         return replace(plan, table=table, farthest=min(plan.farthest, (window or plan.k_len) - 1))
     nearest, farthest = _reach(table, plan.k_len)
     return replace(plan, table=table, nearest=nearest, farthest=farthest, deep=_is_deep(table, plan.k_len))

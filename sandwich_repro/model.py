@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KVCache', 'CausalSelfAttention', 'Block', 'TransformerLM']
 
-# %% ../nbs/11_model.ipynb #f85abfc9
+# %% ../nbs/11_model.ipynb #d9f85621
 import copy
 import math
 
@@ -18,8 +18,8 @@ from .attention import _check_backend, attend, make_plan
 from .config import ModelConfig, require
 from .encodings import make_encoding
 from .loss import next_token_loss
-from .masks import AttentionPlan, _real_tokens
-from .position import PositionalEncoding
+from .masks import AttentionPlan, _embedded_by, _real_tokens, _rotated_by
+from .position import PositionalEncoding, _check_tensor, _is_traced
 
 # %% ../nbs/11_model.ipynb #70c50d09
 class KVCache:
@@ -68,7 +68,7 @@ class KVCache:
         "Count the new tokens"
         self.length, self.real = self.length + new, real
 
-# %% ../nbs/11_model.ipynb #ce74e6dc
+# %% ../nbs/11_model.ipynb #5d7a7645
 class CausalSelfAttention(nn.Module):
     "Multi-head self-attention in which position enters through an encoding's rotation and bias (Eqs. 1 and 3)"
     def __init__(self,
@@ -97,7 +97,7 @@ class CausalSelfAttention(nn.Module):
         if plan is None: plan = make_plan(encoding, (self.n_heads, x.shape[1]), x.shape[1]+(0 if cache is None else len(cache)), x.device)
         q, k, v = self._project(x, plan.q_len)
         if cache is not None: k, v = cache.extend(layer, k, v)
-        if encoding is not None: q, k = encoding.rotate(q, k, plan.q_positions, plan.k_positions)
+        if encoding is not None: q, k = _rotated_by(encoding, q, k, plan.q_positions, plan.k_positions)
         return self.out(attend(q, k, v, plan).transpose(1, 2).flatten(2))
 
 # %% ../nbs/11_model.ipynb #0d350670
@@ -135,7 +135,7 @@ def _initialise(
         nn.init.normal_(module.weight, std=residual if name.endswith((".out", ".mlp.2")) else small)
         if getattr(module, "bias", None) is not None: nn.init.zeros_(module.bias)
 
-# %% ../nbs/11_model.ipynb #e536731a
+# %% ../nbs/11_model.ipynb #32fb6a29
 def _pack(
     x:Float[Tensor, "batch seq d_model"], # embedded tokens
     real:Bool[Tensor, "batch seq"], # True at real tokens
@@ -146,10 +146,10 @@ def _pack(
 
 def _checked_tokens(tokens, vocab_size):
     "Token ids must be whole numbers within the vocabulary; looking at their values is free on a CPU only"
+    _check_tensor("tokens", tokens, "whole numbers")
     require(tokens.dim()==2 and tokens.numel() > 0, f"tokens have shape {tuple(tokens.shape)}: need (batch, seq), at least one each")
-    require(not (tokens.is_floating_point() or tokens.dtype==torch.bool), f"tokens are {tokens.dtype}: need whole numbers")
     tokens = tokens.long()
-    if tokens.device.type!="cpu" or torch.compiler.is_compiling(): return tokens
+    if tokens.device.type!="cpu" or _is_traced(): return tokens
     low, high = (int(t) for t in tokens.aminmax())
     require(low >= 0, f"token id {low} is negative")
     require(high < vocab_size, f"token id {high} does not fit a vocabulary of {vocab_size}: ids run from 0 to {vocab_size - 1}")
@@ -159,8 +159,11 @@ def _embedded(model, tokens, embeddings):
     "The vectors that enter the model, from one of the two inputs"
     require((tokens is None)!=(embeddings is None), "give either tokens or embeddings")
     if embeddings is None: return model.embedding(_checked_tokens(tokens, model.config.vocab_size))
-    shape, d = tuple(embeddings.shape), model.config.d_model
+    _check_tensor("embeddings", embeddings, "floating-point numbers")
+    shape, d, dtype = tuple(embeddings.shape), model.config.d_model, model.embedding.weight.dtype
     require(len(shape)==3 and shape[2]==d and 0 not in shape, f"embeddings have shape {shape}: need (batch, seq, {d})")
+    fits = embeddings.dtype==dtype or torch.is_autocast_enabled(embeddings.device.type)
+    require(fits, f"embeddings are of {embeddings.dtype}: need {dtype}, as the model is")
     return embeddings
 
 def _checked_mask(mask, x, past):
@@ -170,9 +173,9 @@ def _checked_mask(mask, x, past):
     require(shape in ((batch, new), (batch, past + new)), f"attention_mask has shape {shape}: need ({batch}, {new})"
             + (f", or ({batch}, {past + new}) to count what the cache holds" if past else ""))
     mask = mask[:, -new:]
-    return None if mask.device.type=="cpu" and mask.all() else mask
+    return None if mask.device.type=="cpu" and not _is_traced() and mask.all() else mask
 
-# %% ../nbs/11_model.ipynb #a4a3b130
+# %% ../nbs/11_model.ipynb #6cf38145
 def _narrowed(
     plans:list[AttentionPlan], # one per layer
     cached:bool, # earlier layers must serve later tokens, so they keep all
@@ -197,13 +200,13 @@ def _layers(
     past = 0 if cache is None else len(cache)
     plans = [make_plan(e, (model.config.n_heads, x.shape[1]), past + x.shape[1], x.device, model.backend,
                        key_padding_mask=real, packed=cache is None) for e in model.encodings]
-    x, per_layer = model.encodings[0].embed(x, plans[0].q_positions), [plans[i % len(plans)] for i in range(len(model.blocks))]
+    x, per_layer = _embedded_by(model.encodings[0], x, plans[0].q_positions), [plans[i % len(plans)] for i in range(len(model.blocks))]
     if last_only: per_layer = _narrowed(per_layer, cache is not None)
     for i, (block, plan) in enumerate(zip(model.blocks, per_layer)):
         x = block(x[:, -plan.k_len:], model.encodings[i % len(plans)], plan, cache, i)
     return x
 
-# %% ../nbs/11_model.ipynb #b29a76e4
+# %% ../nbs/11_model.ipynb #7947b26e
 class TransformerLM(nn.Module):
     "Decoder-only language model: pre-LayerNorm blocks, untied output (§2, released configuration)"
     def __init__(self,
@@ -236,6 +239,7 @@ class TransformerLM(nn.Module):
         "Logits of the token that follows each token, or how well they predict it"
         plain = not last_only and cache is None and attention_mask is None
         require(targets is None or plain, "targets go with whole rows of real tokens: no last_only, cache or attention_mask")
+        require(cache is None or isinstance(cache, KVCache), f"cache is a {type(cache).__name__}: need what new_cache() gave")
         x, mask, back = _embedded(self, tokens, embeddings), None, None
         if attention_mask is not None: mask = _checked_mask(attention_mask, x, 0 if cache is None else len(cache))
         real = mask if cache is None else cache.seen(mask, x.shape[:2], x.device)

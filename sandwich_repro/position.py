@@ -5,33 +5,50 @@
 # %% auto #0
 __all__ = ['relative_distance', 'PositionalEncoding', 'per_head', 'FixedBias']
 
-# %% ../nbs/03_position.ipynb #1d941856
+# %% ../nbs/03_position.ipynb #db36a2e5
+import inspect
 from collections.abc import Callable
+from operator import index
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-# %% ../nbs/03_position.ipynb #009bdd6a
+from .config import require
+
+# %% ../nbs/03_position.ipynb #40ac947b
 def relative_distance(
     q_len:int, # number of queries, in tokens
     k_len:int|None=None, # number of keys, in tokens; as many as queries if not given
     device:torch.device|str|None=None, # where the result lives
 )->Int[Tensor, "q k"]: # query position minus key position, in tokens, int64; the queries are the last of the keys
     "Distance from every query back to every key (§2: m − n)"
-    k_len = q_len if k_len is None else k_len
+    try: q_len, k_len = index(q_len), index(q_len if k_len is None else k_len)
+    except TypeError: raise ValueError(f"q_len={q_len!r} and k_len={k_len!r} must be whole numbers of tokens") from None
     if not 0 <= q_len <= k_len:
         raise ValueError(f"q_len={q_len} queries do not fit in k_len={k_len} keys: need 0 ≤ q_len ≤ k_len")
     keys = torch.arange(k_len, device=device)
     return keys[k_len - q_len:, None] - keys[None, :]
 
+def _check_tensor(
+    name:str, # as the caller knows it
+    value:object, # what was given for it
+    need:str="numbers", # "whole numbers", "floating-point numbers", or either
+)->None:
+    "A tensor of such numbers, or an error that names what was given instead"
+    if not isinstance(value, Tensor): raise ValueError(f"{name} is a {type(value).__name__}: need a tensor of {need}")
+    floating, other = value.is_floating_point(), value.is_complex() or value.dtype==torch.bool
+    if other or floating and need=="whole numbers" or not floating and need=="floating-point numbers":
+        raise ValueError(f"{name} is of {value.dtype}: need {need}")
+
 def _magnitude(
-    distance:Int[Tensor, "..."], # query position minus key position, in tokens, of any integer type
-)->Int[Tensor, "..."]: # int64
+    distance:Int[Tensor, "..."], # query position minus key position, in tokens, of any integer type, or fractions of tokens
+)->Int[Tensor, "..."]: # int64; fractions as they are
     "How far, whatever the direction: bytes would wrap around where they are negated, and pick by mask where they index"
+    _check_tensor("distance", distance)
     return distance.abs() if distance.is_floating_point() else distance.long().abs()
 
-# %% ../nbs/03_position.ipynb #37ed7300
+# %% ../nbs/03_position.ipynb #45a544a1
 def _widest(
     fn:Callable, # what `nn.Module.to`, `.half()`, `.cuda()` … do to one tensor
 )->Callable: # the same, except that floats keep their type where it would leave them fewer than 32 bits
@@ -41,6 +58,10 @@ def _widest(
         narrowed = tensor.is_floating_point() and moved.dtype.itemsize < min(tensor.dtype.itemsize, 4)
         return tensor.to(moved.device) if narrowed else moved
     return move
+
+def _is_traced()->bool:
+    "Whether values cannot be looked at: a compiler reads the code, or a transform of torch.func maps it"
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 class _KeepsFloat32(nn.Module):
     "A module whose parameters and buffers are moved by `.to()`, `.half()`, … and loaded, but never narrowed"
@@ -85,7 +106,7 @@ def per_head(
     "A number per head, shaped to multiply a function of distance"
     return values.to(distance.device, torch.promote_types(values.dtype, torch.float32)).view(-1, *[1]*distance.dim())
 
-# %% ../nbs/03_position.ipynb #e98c2130
+# %% ../nbs/03_position.ipynb #f53a6bda
 def _shown(
     value:object, # an option
 )->str: # one short line; the first and last entries of a long tensor
@@ -94,6 +115,20 @@ def _shown(
         return getattr(value, "__name__", repr(value))
     entries = [f"{entry:.4g}" for entry in value.flatten().tolist()]
     return f"[{', '.join(entries if len(entries) <= 4 else [*entries[:2], '…', entries[-1]])}]"
+
+def _check_function(
+    fn:Callable, # of distances
+    options:dict, # passed to it by name
+)->None:
+    "A function that takes these options, none of which is to be learned or has no values yet"
+    require(callable(fn), f"fn={fn!r} must be a function of distances")
+    try: inspect.signature(fn).bind(None, **options)
+    except TypeError as error: raise ValueError(f"{_shown(fn)}: {error} (called with distances, and the options by name)") from None
+    except ValueError: pass  # a built-in function does not tell what it takes
+    for name, value in options.items():
+        if not isinstance(value, Tensor): continue
+        require(not value.requires_grad, f"option {name!r} requires a gradient: a bias that is learned is a subclass of PositionalEncoding with a parameter")
+        require(not value.is_meta, f"option {name!r} is on the meta device: need its values, which are in no checkpoint")
 
 def _checked_bias(
     values:Tensor, # what a bias function gave
@@ -107,7 +142,15 @@ def _checked_bias(
                          "need (heads, *distances)")
     return values.float()
 
-# %% ../nbs/03_position.ipynb #be0cfb20
+def _moved(
+    fn:Callable, # what `nn.Module.to`, `.to_empty()`, … do to one tensor
+    value:Tensor, # an option
+)->Tensor: # never narrowed below float32, never left without values
+    "A constant where and how a move would put it; `to_empty` and the meta device give memory without values"
+    moved = _widest(fn)(value)
+    return value if moved.is_meta else value.to(moved.device, moved.dtype)
+
+# %% ../nbs/03_position.ipynb #cfd09235
 class FixedBias(PositionalEncoding):
     "A pure function of distance as an encoding without parameters"
     def __init__(self,
@@ -115,16 +158,19 @@ class FixedBias(PositionalEncoding):
         **options, # passed to `fn` by name at every call; tensors among them follow the module's device
     ):
         super().__init__()
+        _check_function(fn, options)
         self.fn, self.options = fn, options
 
     def bias(self,
         distance:Int[Tensor, "..."], # query position minus key position, in tokens; its sign is ignored
     )->Float[Tensor, "heads ..."]: # added after the 1/√d_head scaling, before softmax; float32
         "The function's value at |distance|, for every head"
-        return _checked_bias(self.fn(_magnitude(distance), **self.options), distance, _shown(self.fn))
+        far = _magnitude(distance)
+        options = {name: v.to(far.device) if isinstance(v, Tensor) else v for name, v in self.options.items()}
+        return _checked_bias(self.fn(far, **options), distance, _shown(self.fn))
 
     def _apply(self, fn, recurse=True):
-        self.options = {name: _widest(fn)(v) if isinstance(v, Tensor) else v for name, v in self.options.items()}
+        self.options = {name: _moved(fn, v) if isinstance(v, Tensor) else v for name, v in self.options.items()}
         return super()._apply(fn, recurse)
 
     def extra_repr(self):

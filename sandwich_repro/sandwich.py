@@ -16,7 +16,7 @@ from torch import Tensor
 from .config import _is_number, _positive, _whole, require
 from .position import _magnitude, per_head
 
-# %% ../nbs/07_sandwich.ipynb #fa8d505a
+# %% ../nbs/07_sandwich.ipynb #b285d7e0
 def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"]:
     "Angle per token of every cosine, in radians, float64"
     even = _is_number(d_bar, Integral) and d_bar>0 and d_bar%2==0
@@ -27,18 +27,17 @@ def _frequencies(d_bar:int, base:float, device=None) -> Float[Tensor, " d_bar/2"
 def _table_of(fn, distance:Int[Tensor, "..."]) -> Tensor:
     "`fn` of the absolute distances, evaluated once per value where a matrix repeats them"
     distance = _magnitude(distance)
-    if distance.ndim<2 or not distance.numel() or (span := int(distance.max())+1)>distance.numel(): return fn(distance)
+    if distance.ndim<2 or distance.is_floating_point() or not distance.numel() or (span := int(distance.max())+1)>distance.numel(): return fn(distance)
     return fn(torch.arange(span, device=distance.device))[..., distance]
 
-# %% ../nbs/07_sandwich.ipynb #75f72310
+# %% ../nbs/07_sandwich.ipynb #930cc6d1
 def cosine_kernel(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape and sign
     d_bar:int=128, # sinusoid width d̄: twice the number of cosines
     base:float=10000., # ratio of the longest wavelength to the shortest
 )->Float[Tensor, "..."]: # ⟨p_m, p_n⟩ in float64: d̄/2 at distance 0
     "Inner product of two sinusoidal embeddings, which depends on their distance alone (the last term of Eq. 4)"
-    frequencies = _frequencies(d_bar, base, distance.device)
-    return _table_of(lambda d: (d[..., None]*frequencies).cos().sum(-1), distance)
+    return _table_of(lambda d: (d[..., None]*_frequencies(d_bar, base, d.device)).cos().sum(-1), distance)
 
 # %% ../nbs/07_sandwich.ipynb #bce05e0c
 def compression_ratios(
@@ -62,7 +61,7 @@ def sandwich_bias(
     "Sum of cosines of the distance, flattened differently in each head (Eqs. 5, 6)"
     return _table_of(lambda d: _compressed(cosine_kernel(d, d_bar, base)-d_bar/2, n_heads), distance)
 
-# %% ../nbs/07_sandwich.ipynb #bd6ca201
+# %% ../nbs/07_sandwich.ipynb #43acca11
 def fit_log_curve(
     profile:Float[Tensor, " seq"], # bias in nats at distance 0, 1, 2, …
     n_fit:int|None=None, # number of most recent tokens fitted, distances 0 … n_fit−1; all by default
@@ -71,17 +70,17 @@ def fit_log_curve(
     require(profile.ndim==1, f"a profile has one dimension, not the shape {tuple(profile.shape)}: fit one head at a time")
     n = len(profile) if n_fit is None else n_fit
     require(2<=n<=len(profile), f"n_fit={n} must be from 2 to the {len(profile)} points of the profile")
-    x, y = torch.arange(n, dtype=torch.float64).log1p(), profile[:n].detach().double().cpu()
+    x, y = torch.arange(n, dtype=torch.float64, device="cpu").log1p(), profile[:n].detach().double().cpu()
     slope = float(((x-x.mean())*(y-y.mean())).sum()/(x-x.mean()).square().sum())
     return slope, float(y.mean())-slope*float(x.mean())
 
-# %% ../nbs/07_sandwich.ipynb #33cf58e7
+# %% ../nbs/07_sandwich.ipynb #2381e2fa
 @lru_cache
 @torch.compiler.assume_constant_result  # a compiled model takes the two numbers as they are
 def _fit_of_kernel(d_bar:int, n_fit:int, base:float) -> tuple[float, float]:
     "Slope and intercept of the log curve through the centred, uncompressed sum"
     _whole("n_fit", n_fit, 2)
-    return fit_log_curve(cosine_kernel(torch.arange(n_fit), d_bar, base)-d_bar/2)
+    return fit_log_curve(cosine_kernel(torch.arange(n_fit, device="cpu"), d_bar, base)-d_bar/2)  # also while a model is built without values
 
 def smoothed_sandwich_bias(
     distance:Int[Tensor, "..."], # query position minus key position, in tokens, any shape; the sign is ignored

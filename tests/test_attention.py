@@ -2,6 +2,7 @@
 import copy
 import math
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -341,3 +342,43 @@ def test_padding_of_another_batch_is_told_before_anything_is_rotated(rows):
     with warnings.catch_warnings(), pytest.raises(ValueError, match=f'the padding mask has {rows} rows, the batch has 2'):
         warnings.simplefilter('error')
         biased_attention(q, k, v, Rotary(8), key_padding_mask=torch.ones(rows, 5).bool().tril())
+
+
+@pytest.mark.parametrize('name', ['none', 'rotary', 'alibi', 'window', 'kerple_log', 'kerple_power', 't5', 'learned_sandwich'])
+def test_torch_func_goes_through_the_reference_and_is_told_so_elsewhere(name):
+    encoding, (q, k, v) = make_encoding(name, HEADS, HEADS*D_HEAD, **({'window': 5} if name=='window' else {})), tensors(12)
+    loss = lambda q, backend='reference': biased_attention(q, k, v, encoding, backend=backend).square().sum()
+    x = q.clone().requires_grad_()
+    want, = torch.autograd.grad(loss(x), x)
+    assert_close(torch.func.grad(loss)(q), want)
+    assert_close(torch.func.jvp(loss, (q,), (k,))[1], (want*k).sum())
+    assert_close(torch.func.vmap(torch.func.grad(loss))(q[None])[0], want)
+    for backend in ('auto', 'sdpa', 'materialized'):
+        asked = partial(loss, backend=backend)
+        with pytest.raises(NotImplementedError, match="use backend='reference'"): torch.func.jvp(asked, (q,), (k,))
+        if list(encoding.parameters()):
+            with pytest.raises(NotImplementedError, match="use backend='reference'"): torch.func.grad(asked)(q)
+        else: assert_close(torch.func.grad(asked)(q), want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['none', 'rotary', 'alibi', 'kerple_log', 't5'])
+def test_a_compiler_takes_attention_as_one_graph(name):
+    encoding, (q, k, v) = make_encoding(name, HEADS, HEADS*D_HEAD), tensors(12)
+    compiled = torch.compile(lambda q: biased_attention(q, k, v, encoding), fullgraph=True, backend='eager')
+    assert_close(compiled(q), biased_attention(q, k, v, encoding), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('turn, gave', [(lambda q, k: None, 'NoneType'), (lambda q, k: q, 'torch.float32'), (lambda q, k: (q[..., :4], k), '(torch.float32 of shape (2, 4, 9, 4)'),
+                                        (lambda q, k: (q, k.long()), '(torch.float32 of shape (2, 4, 9, 16) on cpu, torch.int64'), (lambda q, k: (q, k.to('meta')), 'on meta')])
+def test_a_wrong_rotation_of_ones_own_is_named(turn, gave):
+    class Own(PositionalEncoding):
+        def rotate(self, q, k, q_positions, k_positions): return turn(q, k)
+    with pytest.raises(ValueError) as error: biased_attention(*tensors(9), Own())
+    assert str(error.value).startswith('rotate of Own gave ') and gave in str(error.value)
+
+
+def test_a_rotation_of_ones_own_may_be_computed_in_more_bits():
+    class Own(PositionalEncoding):
+        def rotate(self, q, k, q_positions, k_positions): return Rotary(D_HEAD).rotate(q.double(), k.double(), q_positions, k_positions)
+    inputs = tensors(9)
+    assert_close(biased_attention(*inputs, Own()), biased_attention(*inputs, Rotary(D_HEAD)))

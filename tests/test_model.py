@@ -13,7 +13,7 @@ from sandwich_repro.encodings import ENCODINGS
 from sandwich_repro.engines import LargestTensor
 from sandwich_repro.loss import next_token_loss
 from sandwich_repro.model import Block, CausalSelfAttention, KVCache, TransformerLM
-from sandwich_repro.position import FixedBias
+from sandwich_repro.position import FixedBias, PositionalEncoding
 
 TOY = ModelConfig(vocab_size=40, n_layers=2, n_heads=4, d_model=32, train_len=16)
 OPTIONS = {"window": {"window": 9}}
@@ -297,3 +297,38 @@ def test_a_cache_of_another_batch_or_model_is_refused():
         for size in (dict(n_heads=2), dict(d_model=64), dict(n_layers=3)):
             with pytest.raises(ValueError, match="a cache serves one model and one batch"): built("alibi", **size)(tokens(2, 1), cache=cache)
         assert len(cache)==6 and model(tokens(2, 1), cache=cache).shape==(2, 1, 40)
+
+
+@every
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_gradients_of_each_row_by_itself(name, backend):
+    "torch.func maps a loss over rows; nothing looks at values it cannot see, nothing is written to a parameter"
+    model, text = built(name), tokens(2, 13)
+    model.backend = backend
+    loss = lambda p, row: torch.func.functional_call(model, p, (row[None, :-1],), {"targets": row[None, 1:]})
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))({n: p.detach() for n, p in model.named_parameters()}, text)
+    for i, row in enumerate(text):
+        model.zero_grad()
+        model(row[None, :-1], targets=row[None, 1:]).backward()
+        for n, p in model.named_parameters(): assert_close(each[n][i], p.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_a_compiler_takes_a_padded_batch_as_one_graph():
+    model, text, mask = built("alibi"), tokens(2, 13), torch.arange(13) >= torch.tensor([[4], [0]])
+    compiled = torch.compile(lambda mask: model(text, attention_mask=mask), fullgraph=True, backend="eager")
+    for given in (mask, torch.ones_like(mask)): assert_close(compiled(given)[given], model(text, attention_mask=given)[given], atol=1e-5, rtol=1e-5)
+
+
+def test_an_embedding_of_ones_own_is_checked():
+    class Own(PositionalEncoding):
+        def __init__(self, fn):
+            super().__init__()
+            self.fn = fn
+        def embed(self, x, positions): return self.fn(x)
+    for wrong in (lambda x: None, lambda x: x[..., :4], lambda x: x.long()):
+        with pytest.raises(ValueError, match="embed of Own gave"): TransformerLM(TOY, Own(wrong))(tokens(2, 5))
+    assert TransformerLM(TOY, Own(lambda x: x.double()))(tokens(2, 5)).dtype==torch.float32   # more bits are rounded
+
+
+def test_ids_of_documents_are_no_mask():
+    with pytest.raises(ValueError, match="attention_mask of torch.int64 must be 1 at real tokens"): built("alibi")(tokens(1, 6), attention_mask=torch.tensor([[1, 1, 1, 2, 2, 2]]))

@@ -217,7 +217,8 @@ class Gives(PositionalEncoding):
 
 
 @pytest.mark.parametrize('fn, gave', [(lambda d: -d.expand(2, *d.shape), 'torch.int64 of shape (2, '), (lambda d: -d.float(), 'torch.float32 of shape ('),
-                                      (lambda d: d.expand(2, *d.shape)>3, 'torch.bool of shape (2, '), (lambda d: -d.numpy(), 'ndarray')])
+                                      (lambda d: d.expand(2, *d.shape)>3, 'torch.bool of shape (2, '), (lambda d: -d.numpy(), 'ndarray'),
+                                      (lambda d: -d.float().expand(2, *d.shape).to('meta'), 'torch.float32 of shape (2, ')])
 @pytest.mark.parametrize('backend', ['auto', 'sdpa', 'materialized', 'reference'])
 def test_a_wrong_bias_of_ones_own_is_named(fn, gave, backend):
     q = torch.randn(1, 2, 9, 4)
@@ -225,3 +226,61 @@ def test_a_wrong_bias_of_ones_own_is_named(fn, gave, backend):
         with pytest.raises(ValueError, match=re.escape(f'the bias of Gives is {gave}')) as error:
             biased_attention(q, q, q, Gives(fn), backend=backend, key_padding_mask=mask)
         assert 'need floating-point numbers of shape (heads, *distances)' in str(error.value)
+
+
+OPTIONS = {'window': {'window': 300}}
+
+
+@pytest.mark.parametrize('name', ENCODINGS)
+def test_an_encoding_without_memory_comes_back_from_a_checkpoint(name):
+    "Built on the meta device, or moved there and emptied: whatever is in no checkpoint is right all the same"
+    encoding, distance = make_encoding(name, 4, 8, **OPTIONS.get(name, {})), torch.arange(300)
+    with torch.device('meta'): built = make_encoding(name, 4, 8, **OPTIONS.get(name, {}))
+    for empty in (built, copy.deepcopy(encoding).to('meta'), copy.deepcopy(encoding)):
+        empty = empty.to_empty(device='cpu')
+        empty.load_state_dict(encoding.state_dict())
+        got, want = empty.bias(distance), encoding.bias(distance)
+        assert got is want is None or torch.equal(got, want)
+
+
+@pytest.mark.parametrize('name', WITH_BIAS)
+def test_distances_that_are_none_are_named(name):
+    encoding = make_encoding(name, 4, 8, **OPTIONS.get(name, {}))
+    for wrong, told in ((np.arange(3), 'is a ndarray'), ([0, 1], 'is a list'), (3, 'is a int'), (None, 'is a NoneType'), (torch.ones(2)>0, 'is of torch.bool')):
+        with pytest.raises(ValueError, match=f'distance {told}: need'): encoding.bias(wrong)
+    if name=='t5': return                                             # its buckets count whole tokens
+    whole = relative_distance(20)
+    assert_close(encoding.bias(whole.double()), encoding.bias(whole))
+    assert encoding.bias(whole/2).shape==(4, 20, 20)
+
+
+@pytest.mark.parametrize('name', ['kerple_log', 'kerple_power', 'learned_sandwich'])
+@pytest.mark.parametrize('strict', [True, False])
+def test_bounded_encodings_can_be_exported(name, strict):
+    class Asked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoding = make_encoding(name, 4, 8)
+        def forward(self, distance): return self.encoding.bias(distance)
+    asked, distance = Asked(), torch.arange(9)
+    assert_close(torch.export.export(asked, (distance,), strict=strict).module()(distance), asked(distance))
+
+
+@pytest.mark.parametrize('name', ['kerple_log', 'kerple_power', 'learned_sandwich'])
+def test_functional_training_keeps_within_bounds_and_comes_back(name):
+    "Parameters that torch.func hands over are projected by value, and beyond a bound they still get a gradient"
+    encoding, distance = make_encoding(name, 4, 8), torch.arange(40)
+    class Asked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoding = encoding
+        def forward(self, distance): return self.encoding.bias(distance)
+    asked = Asked()
+    far_below = {n: torch.full_like(p, -1e9) for n, p in asked.named_parameters()}
+    at_bound = {n: torch.full_like(p, .010000001).requires_grad_() for n, p in asked.named_parameters()}
+    call = lambda p: torch.func.functional_call(asked, p, (distance,))
+    got, want = torch.func.grad(lambda p: call(p).sum())(far_below), torch.autograd.grad(call(at_bound).sum(), list(at_bound.values()))
+    for g, w in zip(got.values(), want): assert_close(g, w)
+    assert all((p==-1e9).all() for p in far_below.values())           # written to by nobody
+    two = torch.func.vmap(call)({n: torch.stack([p, at_bound[n].detach()]) for n, p in far_below.items()})
+    assert torch.equal(two[0], two[1])
