@@ -84,7 +84,7 @@ def _as_tuple(name, value):
     require(isinstance(value, (list, tuple, np.ndarray)), f"{name}={value!r} must be a sequence of numbers")
     return tuple(value)
 
-# %% ../nbs/00_config.ipynb #ad8ec39f
+# %% ../nbs/00_config.ipynb #8ebd7d5c
 @dataclass(frozen=True)
 class ModelConfig:
     "The decoder-only transformer: its size and the way position enters it (paper, section 4)"
@@ -100,6 +100,7 @@ class ModelConfig:
     def __post_init__(self):
         _make_plain(self)
         for f in ('vocab_size', 'n_layers', 'n_heads', 'd_model', 'train_len', 'mlp_ratio'): _whole(f, getattr(self, f))
+        require(isinstance(self.encoding_options, dict), f"encoding_options={self.encoding_options!r} must be a dictionary, empty where there are none")
         taken = {'name', 'n_heads', 'd_model'} & set(self.encoding_options)
         require(not taken, f"{', '.join(sorted(taken))} cannot be an option of an encoding: it is given by the model")
         require(self.d_model%self.n_heads==0, f"d_model={self.d_model} is not divisible by n_heads={self.n_heads}: "

@@ -5,15 +5,18 @@
 # %% auto #0
 __all__ = ['ENCODINGS', 'make_encoding']
 
-# %% ../nbs/09_encodings.ipynb #4753d019
+# %% ../nbs/09_encodings.ipynb #341e8746
+import ast
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import math
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -74,7 +77,7 @@ ENCODINGS = {  # name → function(n_heads, d_model, **options)
     "t5": _t5,
     "learned_sandwich": _learned_sandwich}
 
-# %% ../nbs/09_encodings.ipynb #0f102eb4
+# %% ../nbs/09_encodings.ipynb #0e13e23e
 def make_encoding(
     name:str, # key of `ENCODINGS`, or "package.module:function" for a function(n_heads, d_model, **options) of your own
     n_heads:int, # number of attention heads
@@ -86,15 +89,18 @@ def make_encoding(
     factory = _own_function(str(name)) if ":" in str(name) else ENCODINGS.get(str(name))
     if factory is None: raise unknown_name("encoding", name, ENCODINGS)
     _check_options(name, factory, options)
-    encoding = factory(n_heads, d_model, **options)
-    require(isinstance(encoding, PositionalEncoding), f"encoding {name!r} gave {type(encoding).__name__}, not a PositionalEncoding")
-    bias = encoding.bias(torch.arange(2))
+    try:
+        encoding = factory(n_heads, d_model, **options)
+        require(isinstance(encoding, PositionalEncoding), f"encoding {name!r} gave {type(encoding).__name__}, not a PositionalEncoding")
+        bias = encoding.bias(torch.arange(2))
+    except ValueError: raise
+    except Exception as error: raise ValueError(f"encoding {name!r} with {options} failed: {type(error).__name__}: {error}") from error  # a user's own
     good = bias is None or (tuple(bias.shape)==(n_heads, 2) and bias.dtype==torch.float32)
     require(good, f"encoding {name!r}: the bias of 2 distances must be float32 of shape ({n_heads}, 2), one row per head"
             + ("" if good else f", not {bias.dtype} of shape {tuple(bias.shape)}"))
     return encoding
 
-# %% ../nbs/09_encodings.ipynb #378dff7b
+# %% ../nbs/09_encodings.ipynb #44865ee0
 def _encoding_of(spec:RunSpec) -> PositionalEncoding:
     "The encoding of a run; what is wrong with it is told under the paper's name, because the scale map has moved the user's value"
     try:
@@ -126,7 +132,28 @@ def _own_function(path:str) -> Callable:
         raise unknown_name(f"function of module {module_name!r}", function, [n for n, x in vars(module).items() if callable(x)])
     return getattr(module, function)
 
-def _module_sha256(path:str) -> str|None:
-    "Fingerprint of the file that `package.module:function` stands in; None where it stands in none"
-    source = getattr(sys.modules[_own_function(path).__module__], "__file__", None)
-    return source and hashlib.sha256(Path(source).read_bytes()).hexdigest()
+def _imports(module:ModuleType) -> set[str]:
+    "Names of what a module's source imports: modules, and what may be one"
+    names = set()
+    for node in ast.walk(ast.parse(Path(module.__file__).read_bytes())):
+        if isinstance(node, ast.Import): names |= {alias.name for alias in node.names}
+        if not isinstance(node, ast.ImportFrom): continue
+        base = importlib.util.resolve_name("."*node.level+(node.module or ""), module.__package__) if node.level else node.module
+        names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return names
+
+def _files_beside(module:ModuleType) -> list[Path]:
+    "The source of a module, and of those in its folder that it imports, straight or through each other"
+    files, waiting, folder = {}, [module], Path(getattr(module, "__file__", None) or "").parent
+    while waiting:
+        one = waiting.pop()
+        source = Path(getattr(one, "__file__", None) or "")
+        if source.suffix!=".py" or source.parent!=folder or one.__name__ in files: continue
+        files[one.__name__] = source
+        waiting += [sys.modules[name] for name in _imports(one) if name in sys.modules]
+    return [files[name] for name in sorted(files)]
+
+def _module_sha256(path:str) -> str:
+    "Fingerprint of the files that make `package.module:function`"
+    files = _files_beside(sys.modules[_own_function(path).__module__])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
