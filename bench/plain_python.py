@@ -11,5 +11,5 @@ class _Shape:
 
 if importlib.util.find_spec('jaxtyping') is None:
     module = types.ModuleType('jaxtyping')
-    for _name in ('Bool', 'Float', 'Int', 'UInt8', 'Shaped'): setattr(module, _name, _Shape)
+    for _name in ('Bool', 'Float', 'Int', 'Real', 'Shaped', 'UInt8'): setattr(module, _name, _Shape)
     sys.modules['jaxtyping'] = module
