@@ -18,7 +18,7 @@ from .config import require, unknown_name
 from .engines import ENGINES, _failed
 from .flex import prepare_flex
 from .masks import AttentionPlan, _rotated_by, plan_attention, toeplitz_mask  # noqa: F401
-from .position import PositionalEncoding, _check_tensor
+from .position import PositionalEncoding, _check_tensor, _is_transformed
 
 # %% ../nbs/10_attention.ipynb #755df87c
 _all_ = ["toeplitz_mask"]
@@ -121,7 +121,7 @@ def _run(q, k, v, plan):
     "The plan's engine; PyTorch's kernels lack some of what torch.func asks for"
     try: return ENGINES[plan.backend](q, k, v, plan)
     except RuntimeError as error:
-        if plan.backend=="reference" or not torch._C._are_functorch_transforms_active(): raise
+        if plan.backend=="reference" or not _is_transformed(): raise
         raise NotImplementedError(f"torch.func cannot go through the engine {plan.backend!r} here: use backend='reference'") from error
 
 def attend(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .config import SCALES, Scale, unknown_name
-from .perplexity import PairedDifference, paired_difference
+from .perplexity import PairedDifference, mean_interval, paired_difference
 from .results import RunResult, interval_text
 
 # %% ../nbs/16a_evidence.ipynb #ce417aa1
@@ -70,10 +70,6 @@ def is_gain(
 # %% ../nbs/16a_evidence.ipynb #b1e08f7c
 class Missing(LookupError):
     "A claim asks for runs that are not among the results"
-
-def _mean(values, groups=None):
-    "A mean with its 95 % interval, clustered by group; without bounds for a single value"
-    return paired_difference(values, np.zeros(len(values)), groups=groups)
 
 def _most(numbers):
     "The number that comes most often; the largest of several"
@@ -227,7 +223,7 @@ class Evidence:
         runs = self.runs(label, **which)
         n = runs[0].spec.train_len
         shares, spread = [r.share(n) for r in runs], runs[0].cumulative_spread
-        if len(runs)>1 or len(spread)<n or spread[n-1] is None: return _mean(shares)
+        if len(runs)>1 or len(spread)<n or spread[n-1] is None: return mean_interval(shares)
         half = 1.96*spread[n-1]
         return PairedDifference(shares[0], spread[n-1], shares[0]-half, shares[0]+half, 1, 1)
 
@@ -283,7 +279,7 @@ def plateau_text(
 def _median(values):
     "A median with its 95 % interval, by order statistics; a mean below six values, of which no order statistics are that far out"
     values, n = np.sort(values), len(values)
-    if n<6: return _mean(values)
+    if n<6: return mean_interval(values)
     outside = np.cumsum([math.comb(n, k) for k in range(n)])/2**n  # chance that at most k of them lie below the true median
     k = int((outside<=.025).sum())
     return PairedDifference(float(np.median(values)), math.nan, float(values[k-1]), float(values[n-k]), n, n)
@@ -312,7 +308,7 @@ def seeds_text(
     sign:str='', # "+" to show it always
 )->str: # e.g. "1.17 ± 0.05"; one value stands alone
     "Mean over seeds with half of its 95 % interval"
-    return interval_text(_mean(np.asarray(values, dtype=float)), digits, sign) if len(values) else '–'
+    return interval_text(mean_interval(np.asarray(values, dtype=float)), digits, sign) if len(values) else '–'
 
 def erf_text(
     field:tuple[float, float, float], # low, mean, high, over L_tr
@@ -325,10 +321,12 @@ def erf_text(
 def loss_curves(
     models:dict, # name: its runs, one per seed; or what else has `losses` and `documents`
     lengths:Sequence[int], # in tokens
+    single:bool=True, # give a model of one run a band, too: wide, and silent on the differences between models
 )->tuple[dict, dict]: # name: mean losses in nats, one per length; name: half widths of their 95 % bands
     "What `plot_extrapolation` draws"
     losses = {name: [mean_loss(runs, n) for n in lengths] for name, runs in models.items()}
-    return {name: [x.mean for x in found] for name, found in losses.items()}, {name: np.array([x.high-x.mean for x in found]) for name, found in losses.items()}
+    bands = {name: np.array([x.high-x.mean for x in found]) for name, found in losses.items() if single or len(models[name])>1}
+    return {name: [x.mean for x in found] for name, found in losses.items()}, bands
 
 RUNS_COLUMN = 'seeds × N'  # heads what `runs_text` says
 
@@ -348,8 +346,8 @@ def mean_loss(
     length:int, # in tokens
 )->PairedDifference: # nats, with its 95 % interval
     "Mean loss at one length: over seeds where there are several, else clustered by document"
-    if len(runs)>1: return _mean([r.losses(length).mean() for r in runs])
-    return _mean(runs[0].losses(length), runs[0].documents)
+    if len(runs)>1: return mean_interval([r.losses(length).mean() for r in runs])
+    return mean_interval(runs[0].losses(length), runs[0].documents)
 
 def evidence_for(
     results:Sequence[RunResult], # of any scales and settings

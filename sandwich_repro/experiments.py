@@ -18,9 +18,9 @@ from tqdm.auto import tqdm
 from .config import SCALES, RunSpec, Scale, require, run_key, spec_from_dict, spec_to_dict, train_key, train_values, unknown_name, vary
 from .corpus import CORPORA, LMDataModule, corpus_facts, eval_segments, spec_tokens
 from .encodings import _encoding_of, _module_sha256
-from .erf import erf_spread, normalized_gradient
+from .erf import erf_spread, normalized_gradient, share_within
 from .model import TransformerLM
-from .perplexity import last_token_nll, non_overlapping_perplexity, paired_difference, sliding_window_perplexity
+from .perplexity import last_token_nll, mean_interval, non_overlapping_perplexity, paired_difference, sliding_window_perplexity
 from .pool import side_by_side
 from .results import RunResult, load_result, perplexity_text, plus_minus, require_writable, result_path, save_result
 from .tokens import TOKENIZERS
@@ -323,7 +323,7 @@ def last_token(
     home = next((i for i, n in enumerate(spec.eval.lengths) if n>=spec.train_len), 0)
     rises = [paired_difference(nll[:, i], nll[:, home], groups=documents) for i in range(len(spec.eval.lengths))]
     base = f'nats against L={spec.eval.lengths[home]}'
-    return [{'length': n, 'perplexity': perplexity_text(paired_difference(nll[:, i], 0*nll[:, i], groups=documents)), base: plus_minus(r)} for i, (n, r) in enumerate(zip(spec.eval.lengths, rises))]
+    return [{'length': n, 'perplexity': perplexity_text(mean_interval(nll[:, i], documents)), base: plus_minus(r)} for i, (n, r) in enumerate(zip(spec.eval.lengths, rises))]
 
 def receptive_field(
     spec:RunSpec, # a trained run; `spec.eval.erf_len` is L_ex
@@ -335,5 +335,4 @@ def receptive_field(
     model, data = load_model(spec, out)
     segments, documents = eval_segments(data.arrays.heldout, data.arrays.heldout_offsets, spec.eval.erf_len, spec.eval.erf_segments)
     spread = erf_spread(normalized_gradient(model, segments), threshold, groups=documents)
-    within = float(spread.cumulative[min(spec.train_len, len(spread.cumulative))-1])
-    return [{'L_ex': spec.eval.erf_len, 'ERF': spread.erf, '95 % interval': f'{spread.low} to {spread.high}', f'share within L_tr={spec.train_len}': f'{within:.3f}'}]
+    return [{'L_ex': spec.eval.erf_len, 'ERF': spread.erf, '95 % interval': f'{spread.low} to {spread.high}', f'share within L_tr={spec.train_len}': f'{share_within(spread.cumulative, spec.train_len):.3f}'}]

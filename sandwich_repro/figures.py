@@ -102,8 +102,7 @@ def plot_losses(
     runs, styles = e.same_segments(labels, corpus, train_len).present(labels, corpus, train_len), variant_styles(labels)
     lengths = next(iter(runs.values()))[0].spec.eval.lengths
     names = _with_segments(runs)
-    means, bands = loss_curves({names[k]: found for k, found in runs.items()}, lengths)
-    several = {names[k]: bands[names[k]] for k, found in runs.items() if len(found)>1}  # that of one seed is wide, and says nothing of the differences between models
+    means, several = loss_curves({names[k]: found for k, found in runs.items()}, lengths, single=False)
     plot_extrapolation(lengths, means, next(iter(runs.values()))[0].spec.train_len, ax, several, {names[k]: styles[k]['color'] for k in runs})
     lines = {names[k]: styles[k]['linestyle'] for k in runs}
     for line in ax.lines: line.set_linestyle(lines.get(line.get_label(), ':'))

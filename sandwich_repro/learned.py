@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .config import _positive, _truth, _whole, require
-from .position import PositionalEncoding, _check_tensor, _magnitude, per_head
+from .position import PositionalEncoding, _check_tensor, _is_transformed, _magnitude, per_head
 from .sandwich import compression_ratios, cosine_kernel
 
 # %% ../nbs/08_learned.ipynb #52c4266b
@@ -22,7 +22,7 @@ _is_exporting = getattr(torch.compiler, "is_exporting", bool)  # PyTorch before 
 
 def _is_pure()->bool:
     "Whether a transform of torch.func or an export reads along, which forbids to write to a parameter"
-    return _is_exporting() or torch._C._are_functorch_transforms_active()
+    return _is_exporting() or _is_transformed()
 
 class _Bounded(PositionalEncoding):
     "An encoding whose parameters are moved back into their bounds whenever they are read"

@@ -59,9 +59,13 @@ def _widest(
         return tensor.to(moved.device) if narrowed else moved
     return move
 
+def _is_transformed()->bool:
+    "Whether a transform of torch.func maps the code; PyTorch has no public name for the question"
+    return torch._C._are_functorch_transforms_active()
+
 def _is_traced()->bool:
     "Whether values cannot be looked at: a compiler reads the code, or a transform of torch.func maps it"
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or _is_transformed()
 
 class _KeepsFloat32(nn.Module):
     "A module whose parameters and buffers are moved by `.to()`, `.half()`, … and loaded, but never narrowed"

@@ -23,6 +23,7 @@ import torch
 from . import __version__
 from .cache import require_writable, write_whole  # noqa: F401
 from .config import RunSpec, _digest, project_root, require, run_key, spec_from_dict, spec_to_dict
+from .erf import share_within
 from .perplexity import PairedDifference, paired_difference
 
 # %% ../nbs/15_results.ipynb #fff98c92
@@ -77,7 +78,7 @@ class Measurements:
               n:int, # tokens
              )->float: # between 0 and 1
         "Share of the gradient on the n most recent tokens"
-        return float(self.cumulative[min(n, len(self.cumulative))-1])
+        return share_within(self.cumulative, n)
 
 # %% ../nbs/15_results.ipynb #289d12c7
 @dataclass(frozen=True)
