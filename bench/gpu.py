@@ -127,9 +127,9 @@ def step_time(config, batch, backend='auto', compiled=True, rounds=8):
     def loss():
         with torch.autocast(DEVICE.type, dtype=torch.bfloat16): logits = model(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-    call = torch.compile(loss) if compiled and CUDA else loss
+    for block in model.blocks if compiled and CUDA else (): block.compile()  # as a training does
     def step():
-        call().backward()
+        loss().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -180,6 +180,7 @@ if __name__=='__main__':
     args.smoke, rows = smoke, []
     warnings.simplefilter('once')
     if CUDA: torch.set_float32_matmul_precision('highest')
+    torch._dynamo.config.recompile_limit = 64  # lengths and types that one attention kernel is compiled for
     parts = [(lambda: right(smoke), "correctness"), (lambda: attention_costs(smoke), "cost of a bias"),
              (lambda: paper_model(smoke, 5.0), "the paper's model"), (lambda: steps(smoke, 5.5), "steps")]
     for part, what in parts:

@@ -24,13 +24,14 @@ from .position import PositionalEncoding, _check_tensor, _is_transformed
 _all_ = ["toeplitz_mask"]
 _BACKENDS = ("auto", *ENGINES)
 _warned = set()
+_has_triton = importlib.util.find_spec("triton") is not None # asked once: a compiler does not read through the search for a module
 
 def _flex_problem(
     device:torch.device, # where attention will run
 )->str|None: # why not; None if it can
     "Why FlexAttention cannot run on a device"
     if device.type!="cuda": return f"it has no backward pass on the {device.type.upper()}"
-    if importlib.util.find_spec("triton") is None: return "Triton, which compiles it, is not installed"
+    if not _has_triton: return "Triton, which compiles it, is not installed"
     return "compiling it failed earlier" if device.type in _failed else None
 
 def _check_backend(

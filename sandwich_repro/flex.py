@@ -24,6 +24,12 @@ def _rounded(
     "The length in whole tiles"
     return -(-n // _TILE) * _TILE
 
+def _written(
+    x:Tensor, # what the kernel will read
+)->Tensor: # the same, in memory
+    "A compiler of the whole model would else put the formula into the kernel, and work it out for every pair of tokens"
+    return x.as_strided(x.shape, x.stride())
+
 def _stretched(
     plan:AttentionPlan, # with its table or without
     heads:int, # of the queries
@@ -32,7 +38,7 @@ def _stretched(
     "The plan's table for rounded lengths"
     more = _rounded(plan.q_len) - plan.q_len, _rounded(plan.k_len) - plan.k_len
     table = F.pad(F.pad(plan.full_table(device).float(), (more[0], 0), value=0.0), (0, more[1]), value=-torch.inf)
-    return table.expand(heads, -1).contiguous()
+    return _written(table.expand(heads, -1).contiguous())
 
 # %% ../nbs/09c_flex.ipynb #7554b35b
 def _shown_keys(
@@ -43,7 +49,7 @@ def _shown_keys(
     more = _rounded(plan.k_len) - plan.k_len
     real = torch.ones(1, plan.k_len, dtype=torch.bool, device=device) if plan.real is None else plan.real
     alone = real.cumsum(1)==0 if plan.causal else ~real.any(1, keepdim=True).expand_as(real)
-    return F.pad(real, (0, more)), F.pad(alone, (0, more))
+    return _written(F.pad(real, (0, more))), _written(F.pad(alone, (0, more)))
 
 def _ordered(
     wanted:Bool[Tensor, "batch q k"], # tiles to visit

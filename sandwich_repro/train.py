@@ -8,7 +8,6 @@ __all__ = ['learning_rate', 'LitLM', 'FitResult', 'fit', 'read_fit']
 # %% ../nbs/12_train.ipynb #691923a7
 import copy
 import hashlib
-import importlib.util
 import itertools
 import json
 import math
@@ -159,9 +158,10 @@ class _Bar(TQDMProgressBar):
 
 # %% ../nbs/12_train.ipynb #ea567b85
 def _loggers(folder):
-    "A table of losses, and TensorBoard's files where it is installed; a new version for every start"
-    board = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
-    return [CSVLogger(folder, name="logs"), *([TensorBoardLogger(folder, name="tensorboard")] if board else [])]
+    "A table of losses, and TensorBoard's files where it loads; a new version for every start"
+    try: from torch.utils.tensorboard import SummaryWriter  # noqa: F401  -- installed is not enough: it has to load
+    except Exception: return [CSVLogger(folder, name="logs")]
+    return [CSVLogger(folder, name="logs"), TensorBoardLogger(folder, name="tensorboard")]
 
 def _device(accelerator):
     "Lightning's name of an accelerator; a GPU if there is one, else the CPU"
@@ -214,10 +214,12 @@ def _train(lit, data, saver, trainer, compile, start):
     "Run Lightning's loop from a checkpoint or from scratch"
     require(lit.train_config.batch_size%trainer.world_size==0,
             f"batch_size={lit.train_config.batch_size} cannot be divided among {trainer.world_size} devices")
-    if compile: lit.model.compile()
+    compiled = lit.model.blocks if compile else ()  # one graph serves all blocks; the bias they share is made before them
+    for block in compiled: block.compile()
     try: trainer.fit(lit, datamodule=_batches(data, trainer.world_size), ckpt_path=start)
     except Diverged: pass  # on record
-    finally: lit.model._compiled_call_impl = None  # evaluation has other shapes
+    finally:
+        for block in compiled: block._compiled_call_impl = None  # evaluation has other shapes
 
 # %% ../nbs/12_train.ipynb #71faccb2
 def fit(
@@ -235,7 +237,7 @@ def fit(
     accelerator:str="auto", # Lightning's names; "auto" is a GPU if there is one, else the CPU
     devices:int|str=1, # Lightning's: how many, or "auto" for all
     num_nodes:int=1, # machines
-    compile:bool=False, # compile the training step of the model (worth it on a GPU)
+    compile:bool=False, # compile the model's blocks while training (worth it on a GPU)
     save_seconds:float=60., # least time between checkpoints; 0 for one at every point of the loss curve
 )->FitResult: # of a run that finished or diverged, now or earlier
     "Train a model, or carry on where an earlier call was stopped"

@@ -31,7 +31,7 @@ def arguments():
     parser.add_argument('--minutes', type=float, default=5.5, help=f'when to interrupt and save; the process ends at most {GRACE} s later')
     parser.add_argument('--carry', action='store_true', help='only tokenize the corpus into carried/, where the corpus is')
     parser.add_argument('--dry-run', action='store_true', help='only print the runs, the memory and the time')
-    parser.add_argument('--smoke', action='store_true', help='three tiny models on the CPU, in a temporary folder: does it run?')
+    parser.add_argument('--smoke', action='store_true', help='four tiny models on the CPU, in a temporary folder: does it run?')
     return parser.parse_args()
 
 
@@ -64,7 +64,8 @@ def runs(scale, corpus, smoke):
     scale = replace(scale, corpora=(corpus,))
     third = sorted(grid_specs(['table3'], scale), key=lambda s: ORDER.index(s.encoding) if s.encoding in ORDER else len(ORDER))
     specs = third + grid_specs(['table1'], scale)
-    return [replace(s, eval=replace(s.eval, block_tokens=512)) for s in (*specs[:2], specs[-1])] if smoke else specs
+    learned = next(s for s in third if s.encoding=='t5')
+    return [replace(s, eval=replace(s.eval, block_tokens=512)) for s in (specs[0], specs[2], learned, specs[-1])] if smoke else specs
 
 
 def training_work(spec):
@@ -122,36 +123,49 @@ def learned_gradients(model, call, tokens):
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.encodings.parameters()]
 
 
-def learns_when_compiled(spec, compiler, device='cuda'):
-    "Whether the compiled step gives an encoding the gradient of plain attention: some versions of PyTorch drop it in silence."
+def compiled_blocks(model):
+    "The model, its blocks compiled as in a training."
+    for block in model.blocks: block.compile()
+    return model
+
+
+def learns(spec, prepared, device='cuda'):
+    "Whether a training step gives an encoding the gradient of plain attention: some versions of PyTorch drop it in silence."
     import torch
     from sandwich_repro.model import TransformerLM
-    model = TransformerLM(spec.model_config, backend='materialized').to(device)
+    model = TransformerLM(replace(spec.model_config, n_layers=1), backend='materialized').to(device)
     if not list(model.encodings.parameters()): return True
     tokens = torch.randint(spec.vocab_size, (spec.train.batch_size, spec.train_len + 1), device=device)
     wanted = learned_gradients(model, model, tokens)
     model.backend = 'auto'
-    found = learned_gradients(model, compiler(model), tokens)
+    found = learned_gradients(model, prepared(model), tokens)
     return all((f - w).norm() < .5 * w.norm() for f, w in zip(found, wanted))  # a dropped one is off by 1, bfloat16 by hundredths
 
 
-def attempt(spec, out, compiled):
-    "One run; without the compiler where that fails."
+def ways():
+    "Fast, slower, and without the compiler that the first two need: what is compiled, how a model is prepared for it, and what is done before."
+    from sandwich_repro.engines import _failed
+    return (('blocks', compiled_blocks, lambda: None), ('attention', lambda model: model, lambda: None), ('nothing', lambda model: model, lambda: _failed.add('cuda')))
+
+
+def attempt(spec, out, gpu):
+    "One run; in a slower way where a faster one fails, also after the training: that is not done again."
     import torch
     from sandwich_repro.experiments import run
-    torch.compiler.reset()  # it gives up on a function after a few models
-    try:
-        if compiled and not learns_when_compiled(spec, torch.compile): raise RuntimeError('the compiled step drops the gradient of the encoding')
-        return run(spec, out, Progress(spec.label), progress=False, compile=compiled)
-    except (ValueError, torch.OutOfMemoryError): raise
-    except Exception as error:
-        if not compiled: raise
-        say(f'{spec.label}: compiling failed, training without it ({type(error).__name__}: {str(error)[:200]})')
-    torch.compiler.reset()  # out of the handler, whose traceback holds the model's memory
-    return run(spec, out, Progress(spec.label), progress=False)
+    if not gpu: return run(spec, out, Progress(spec.label), progress=False)
+    for compiled, prepared, before in ways():
+        before()
+        try:
+            if not learns(spec, prepared): raise RuntimeError('the step drops the gradient of the encoding')
+            return run(spec, out, Progress(spec.label), progress=False, compile=compiled=='blocks')
+        except (ValueError, torch.OutOfMemoryError): raise
+        except Exception as error:
+            if compiled=='nothing': raise
+            say(f'{spec.label}: failed with {compiled} compiled, trying a slower way ({type(error).__name__}: {str(error)[:200]})')
+        torch.compiler.reset()  # out of the handler, whose traceback holds the model's memory
 
 
-def work(todo, out, compiled, seconds):
+def work(todo, out, gpu, seconds):
     "Run after run until the time is over; returns what failed."
     failed, left = [], lambda: seconds - (time.perf_counter() - BORN)
     try:
@@ -159,7 +173,7 @@ def work(todo, out, compiled, seconds):
             for spec in todo:
                 if left() < min(45, .2 * seconds): break  # would hardly begin
                 start = time.perf_counter()
-                try: attempt(spec, out, compiled)
+                try: attempt(spec, out, gpu)
                 except Exception:
                     traceback.print_exc()
                     failed.append(spec)
@@ -229,7 +243,7 @@ def main():
     import torch
     from sandwich_repro.config import SCALES
     from sandwich_repro.experiments import missing
-    scale, compiled = SCALES['smoke' if args.smoke else 'gpu'], torch.cuda.is_available()
+    scale = SCALES['smoke' if args.smoke else 'gpu']
     torch.set_float32_matmul_precision('high')  # what is measured in float32 multiplies in TF32
     torch._dynamo.config.recompile_limit = 64  # lengths and types that one attention kernel is compiled for
     logging.getLogger('torch._dynamo').setLevel(logging.ERROR)
@@ -238,7 +252,7 @@ def main():
     out = args.out or Path(tempfile.mkdtemp() if args.smoke else 'results')
     specs = runs(scale, args.corpus, args.smoke)
     todo = plan(specs, out, args.minutes)
-    failed = [] if args.dry_run else work(todo, out, compiled, 60 * args.minutes)
+    failed = [] if args.dry_run else work(todo, out, torch.cuda.is_available(), 60 * args.minutes)
     show(specs, out)
     left = len(missing(specs, out))
     print(f"\n{len(specs) - left} of {len(specs)} runs finished" + (f', {len(failed)} failed' if failed else '') + ('; the same command goes on from here' if left else ''))
