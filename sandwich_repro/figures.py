@@ -56,8 +56,7 @@ def scale_panels(
 
 def _titled(ax, e, corpus, runs):
     "Say which scale, corpus and seeds a panel shows"
-    seeds = sorted({r.spec.seed for found in runs.values() for r in found})
-    ax.set_title(f'{e.scale.name}, {corpus or e.scale.corpora[0]}, {_seeds(seeds)}')
+    ax.set_title(f'{e.scale.name}, {corpus or e.scale.corpora[0]}, {_seeds([r for found in runs.values() for r in found])}')
 
 def _legend_below(ax):
     "The legend under a panel, with the training length last"

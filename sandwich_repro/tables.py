@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['committed_results', 'paper_facts', 'paper_says', 'or_dash', 'gap_text', 'model_row', 'model_rows', 'field_row',
-           'models_of', 'headline', 'missing_models', 'typeset', 'show_rows', 'show_by_scale', 'n_parameters',
-           'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
+           'models_of', 'headline', 'seeds_each', 'missing_models', 'typeset', 'show_rows', 'show_by_scale',
+           'n_parameters', 'what_differs', 'claims_text', 'verdict_text', 'verdict_rows']
 
 # %% ../nbs/17b_tables.ipynb #b8ef3aba
 import csv
@@ -20,7 +20,7 @@ from .claims import CLAIMS, check_claims
 from .config import SCALES, RunSpec, project_root, require
 from .encodings import ENCODINGS
 from .evidence import RUNS_COLUMN, Evidence, Missing, erf_text, evidence_for, mean_loss, runs_text
-from .results import interval_text, load_results, perplexity_text, plus_minus
+from .results import RunResult, interval_text, load_results, perplexity_text, plus_minus
 
 # %% ../nbs/17b_tables.ipynb #b49a62df
 def committed_results(
@@ -141,11 +141,24 @@ def headline(
     "Scale, corpus, training length and seeds of a table"
     corpus = corpus or e.scale.corpora[0]
     found = [r for r in e.results if r.spec.corpus==corpus and not r.diverged]
-    seeds = sorted({r.spec.seed for r in found})
     version = ', '.join(sorted({str(r.corpus.get('version', '')) for r in found}-{''}))
-    return f"Scale `{e.scale.name}`, corpus `{corpus}`{f' ({version})' if version else ''}, $L_{{tr}}={e.scale.train_len}$, {_seeds(seeds)}:"
+    return f"Scale `{e.scale.name}`, corpus `{corpus}`{f' ({version})' if version else ''}, $L_{{tr}}={e.scale.train_len}$, {_seeds(found)}:"
 
-def _seeds(seeds): return f"seed{'s'*(len(seeds)>1)} {', '.join(map(str, seeds))}" if seeds else 'no run'
+def seeds_each(
+    results:Iterable[RunResult], # at least one
+)->str: # e.g. "3"; "1 to 3" where not all have as many
+    "How many seeds a model has on one corpus and training length"
+    seeds = {}
+    for r in results: seeds.setdefault((r.spec.label, r.spec.corpus, r.spec.train_len), set()).add(r.spec.seed)
+    counts = sorted(map(len, seeds.values()))
+    return ' to '.join(map(str, sorted({counts[0], counts[-1]})))
+
+def _seeds(results):
+    "Which seeds some results are of, or how many a model has"
+    seeds = sorted({r.spec.seed for r in results})
+    if not seeds: return 'no run'
+    each = seeds_each(results)
+    return f'{each} seeds a model' if ' ' in each else f"seed{'s'*(len(seeds)>1)} {', '.join(map(str, seeds))}"
 
 def missing_models(
     rows:Sequence[dict], # of `model_row`
@@ -217,7 +230,7 @@ def what_differs(
     for name, e in scales.items():
         r = next((r for r in e.results if r.spec.train_len==e.scale.train_len), e.results[0])
         text = sorted({f"{r.corpus['name']} ({r.corpus.get('version', '')}, {r.corpus.get('mb', 0):.1f} MB)" for r in e.results if 'name' in r.corpus})
-        columns[name] = _shape(r.spec, ', '.join(text), f'{len({r.spec.seed for r in e.results})}', ', '.join(sorted({r.provenance['commit'][:7] for r in e.results if r.provenance.get('commit')})) or '–')
+        columns[name] = _shape(r.spec, ', '.join(text), seeds_each(e.results), ', '.join(sorted({r.provenance['commit'][:7] for r in e.results if r.provenance.get('commit')})) or '–')
     return [{'what': key} | {name: column[key] for name, column in columns.items()} for key in columns['the paper']]
 
 # %% ../nbs/17b_tables.ipynb #170d39a7
