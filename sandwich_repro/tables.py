@@ -10,6 +10,7 @@ __all__ = ['committed_results', 'paper_facts', 'paper_says', 'or_dash', 'gap_tex
 # %% ../nbs/17b_tables.ipynb #b8ef3aba
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,28 +138,30 @@ def models_of(
 def headline(
     e:Evidence, # results of a scale
     corpus:str="", # key of `CORPORA`; the scale's first if empty
+    labels:Iterable[str]=(), # the models of the table, by the paper's names; all if none of them has a run
 )->str: # Markdown
     "Scale, corpus, training length and seeds of a table"
-    corpus = corpus or e.scale.corpora[0]
+    corpus, labels = corpus or e.scale.corpora[0], set(labels)
     found = [r for r in e.results if r.spec.corpus==corpus and not r.diverged]
+    found = [r for r in found if r.spec.label in labels] or found
     version = ', '.join(sorted({str(r.corpus.get('version', '')) for r in found}-{''}))
     return f"Scale `{e.scale.name}`, corpus `{corpus}`{f' ({version})' if version else ''}, $L_{{tr}}={e.scale.train_len}$, {_seeds(found)}:"
 
 def seeds_each(
     results:Iterable[RunResult], # at least one
-)->str: # e.g. "3"; "1 to 3" where not all have as many
+)->str: # e.g. "3"; "1, of 2 models 3" where not all have as many
     "How many seeds a model has on one corpus and training length"
     seeds = {}
     for r in results: seeds.setdefault((r.spec.label, r.spec.corpus, r.spec.train_len), set()).add(r.spec.seed)
-    counts = sorted(map(len, seeds.values()))
-    return ' to '.join(map(str, sorted({counts[0], counts[-1]})))
+    (most, _), *others = Counter(map(len, seeds.values())).most_common()
+    return ', '.join([f'{most}', *(f"of {n} model{'s'*(n>1)} {count}" for count, n in others)])
 
 def _seeds(results):
     "Which seeds some results are of, or how many a model has"
     seeds = sorted({r.spec.seed for r in results})
     if not seeds: return 'no run'
     each = seeds_each(results)
-    return f'{each} seeds a model' if ' ' in each else f"seed{'s'*(len(seeds)>1)} {', '.join(map(str, seeds))}"
+    return f'seeds a model: {each}' if ' ' in each else f"seed{'s'*(len(seeds)>1)} {', '.join(map(str, seeds))}"
 
 def missing_models(
     rows:Sequence[dict], # of `model_row`
@@ -201,7 +204,7 @@ def show_by_scale(
     from IPython.display import Markdown, display
     for e in scales.values():
         found = [rows for rows in (make(e) for make in tables) if rows]
-        if found: display(Markdown(headline(e, corpus)))
+        if found: display(Markdown(headline(e, corpus, [row.get('model') for row in found[0]])))
         empty = found and all(row.get(RUNS_COLUMN)==_NONE for row in found[0])  # the note says it in a line
         for rows in found if not empty else (): show_rows(rows)
         if found and (note := missing_models(found[0], grids, e)): display(Markdown(note))
