@@ -142,21 +142,16 @@ def learns(spec, prepared, device='cuda'):
     return all((f - w).norm() < .5 * w.norm() for f, w in zip(found, wanted))  # a dropped one is off by 1, bfloat16 by hundredths
 
 
-def ways():
-    "Fast, slower, and without the compiler that the first two need: what is compiled, how a model is prepared for it, and what is done before."
-    from sandwich_repro.engines import _failed
-    return (('blocks', compiled_blocks, lambda: None), ('attention', lambda model: model, lambda: None), ('nothing', lambda model: model, lambda: _failed.add('cuda')))
-
-
 def attempt(spec, out, gpu):
     "One run; in a slower way where a faster one fails, also after the training: that is not done again."
     import torch
+    from sandwich_repro.engines import _failed
     from sandwich_repro.experiments import run
     if not gpu: return run(spec, out, Progress(spec.label), progress=False)
-    for compiled, prepared, before in ways():
-        before()
+    for compiled in ('blocks', 'attention', 'nothing'):
+        if compiled=='nothing': _failed.add('cuda')  # so that attention asks for no compiler either
         try:
-            if not learns(spec, prepared): raise RuntimeError('the step drops the gradient of the encoding')
+            if not learns(spec, compiled_blocks if compiled=='blocks' else lambda model: model): raise RuntimeError('the step drops the gradient of the encoding')
             return run(spec, out, Progress(spec.label), progress=False, compile=compiled=='blocks')
         except (ValueError, torch.OutOfMemoryError): raise
         except Exception as error:
